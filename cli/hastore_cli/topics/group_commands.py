@@ -212,7 +212,7 @@ async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep])
     examples=(
         "hastore group delete billing --dry-run",
         "hastore group delete billing --yes",
-        "hastore group delete billing --with-topics --yes   # its retries and dead letters, too",
+        "hastore group delete billing --with-topics --yes   # retries, dead letters",
     ),
     epilog="Exit code: 0 done; 10 there is something to delete (--dry-run); 6 refused: members are"
     " connected, or --yes is missing; 1 when the node has no such group.",

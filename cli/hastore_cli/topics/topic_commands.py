@@ -157,7 +157,7 @@ def describe_topic(*, topic: str, addr: str, output: str) -> None:
     examples=(
         "hastore topic delete orders --dry-run",
         "hastore topic delete orders --yes",
-        "hastore topic delete %DLQ%billing --yes   # dead letters that nobody needs any more",
+        "hastore topic delete %DLQ%billing --yes   # old dead letters",
     ),
     epilog="Exit code: 0 done; 10 there is something to delete (--dry-run); 6 refused: the topic is"
     " the broker's own, or --yes is missing; 1 when the node has no such topic.",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.epoch_history import EpochHistory
+    from hastore.store.record.record_check import RecordCheck
     from hastore.store.tools.log_directory import LogDirectory
 
 
@@ -84,36 +85,46 @@ def read_epochs(
             damaged_at=None,
         )
     walker = LogWalker(disk, log, check_crc=False, scan_zeros=False, on_progress=on_progress)
-    epochs, damaged_at = _walk(walker, history, log.min_offset)
+    epochs, damage = _walk(walker, history, log.min_offset)
     _measure(epochs, history, log.min_offset, walker.end_offset)
     return LogEpochs(
         path=file.loaded_from,
         min_offset=log.min_offset,
         max_offset=walker.end_offset,
         epochs=tuple(epochs),
-        damaged_at=None if damaged_at == walker.end_offset else damaged_at,
+        damaged_at=_damaged_at(damage, walker.end_offset),
     )
+
+
+def _damaged_at(damage: tuple[int, RecordCheck] | None, end_offset: int) -> int | None:
+    """Return where the first damage begins, unless it is a torn tail.
+
+    With what looks like records in it, it is none: RocketMQ leaves such bytes behind a cut.
+    """
+    if damage is None or (damage[0] == end_offset and not damage[1].unconfirmed):
+        return None
+    return damage[0]
 
 
 def _walk(
     walker: LogWalker, history: EpochHistory, min_offset: int
-) -> tuple[list[EpochInfo], int | None]:
-    """Count the messages of each epoch; also return where the first damage begins."""
+) -> tuple[list[EpochInfo], tuple[int, RecordCheck] | None]:
+    """Count the messages of each epoch; also return the first damage, and where it begins."""
     epochs = [
         EpochInfo(epoch=epoch, start_offset=start, end_offset=None)
         for epoch, start in history.entries
     ]
     by_number = {info.epoch: info for info in epochs}
     to_come = deque(epochs)
-    damaged_at = None
+    damage = None
     for offset, check in walker.walk():
         is_intact = check.kind in INTACT_KINDS
         while to_come and to_come[0].start_offset < offset + check.size:
             begun = to_come.popleft()
             if is_intact and begun.start_offset >= min_offset:
                 begun.begins_at_record = begun.start_offset == offset
-        if not is_intact and damaged_at is None:
-            damaged_at = offset
+        if not is_intact and damage is None:
+            damage = offset, check
         entry = history.at(offset)
         if check.kind is RecordKind.MESSAGE and entry is not None:
             info = by_number[entry.epoch]
@@ -121,7 +132,7 @@ def _walk(
             info.last_store_timestamp_ms = check.store_timestamp_ms
             if info.first_store_timestamp_ms is None:
                 info.first_store_timestamp_ms = check.store_timestamp_ms
-    return epochs, damaged_at
+    return epochs, damage
 
 
 def _measure(
