@@ -178,9 +178,10 @@ class ConsumeQueueStore:
         """Put deletions in force, in place of those before.
 
         Return directories for ``remove_trees``.  The deletions are durable already; what is done
-        here is done again by the next opening.  A topic that was made again meanwhile keeps its
-        queues, from their first new message on.  The flush of the queues must pause meanwhile.
-        Raises DiskError.
+        here is done again by the next opening.  A topic that was made again meanwhile keeps the
+        queues with new messages, from the first of them on; without the others, ``put`` never
+        appends a deleted record's unit.  The flush of the queues must pause meanwhile.  Raises
+        DiskError.
         """
         changed = {topic for topic in deleted if self.deleted.get(topic) != deleted[topic]}
         self.deleted = dict(deleted)
@@ -191,21 +192,24 @@ class ConsumeQueueStore:
         moved = []
         for topic, of_topic in queues.items():
             log_offset = deleted[topic].log_offset
-            if any(queue.max_physic_offset > log_offset for queue in of_topic):
-                for queue in of_topic:
+            if not any(queue.max_physic_offset > log_offset for queue in of_topic):
+                if _is_usable(topic, 0):
+                    moved += self._set_aside(f"{self.path}/{topic}", of_topic)
+                continue
+            for queue in of_topic:
+                if queue.max_physic_offset > log_offset:
                     self._drop_front(queue, log_offset)
-            else:
-                moved += self._set_aside(topic, of_topic)
+                else:
+                    moved += self._set_aside(queue.path, [queue])
         return moved
 
-    def _set_aside(self, topic: str, queues: Iterable[ConsumeQueue]) -> list[str]:
-        """Forget a topic's queues, and rename their directory; return its new path."""
+    def _set_aside(self, path: str, queues: Iterable[ConsumeQueue]) -> list[str]:
+        """Forget queues, and rename their directory; return its new path."""
         for queue in queues:
             queue.abandon()
-            self._forget((topic, queue.queue_id), queue)
-        path = f"{self.path}/{topic}"
+            self._forget((queue.topic, queue.queue_id), queue)
         self._files.new_dirs.pop(path, None)
-        if not _is_usable(topic, 0) or not self._files.disk.exists(path):
+        if not self._files.disk.exists(path):
             return []
         while self._files.disk.exists(new_path := f"{self.path}/{DELETED_PREFIX}{self._moved}"):
             self._moved += 1
@@ -314,7 +318,7 @@ class ConsumeQueueStore:
     ) -> None:
         """Put a queue's first unit, an existing one, or one after a gap."""
         if self.is_deleted(topic, physic_offset):
-            return  # a queue that a deletion has left begins behind it: no such unit comes next
+            return  # a queue that a deletion has left ends behind it, so ``put`` comes here
         end = physic_offset + size
         queue = self._queues.get((topic, queue_id))
         if queue is None:

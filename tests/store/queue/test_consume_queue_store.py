@@ -8,7 +8,8 @@ from hastore.env.real import RealDisk
 from hastore.errors import DiskFullError, FlushFailedError
 from hastore.store.queue.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
 from hastore.store.queue.file import OPEN_FILES_MAX
-from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT_SIZE
+from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
+from hastore.wire.config_tables import DeletedTopic
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.scripted_disk import disk_full, sync_failed
 from tests.support.store.consume_queues import (
@@ -630,3 +631,34 @@ def test_a_unit_that_is_there_is_put_once():
     put(store, 0, 3)
     restore(store, 1)
     assert all_units(store.find("t", 0)) == {n: unit(n) for n in range(3)}
+
+
+# -- deleted topics ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_queue_without_messages_since_a_deletion_gets_no_deleted_unit(whole):
+    """A power cut has taken its last units; another queue of the topic has a new message."""
+    disk = FakeDisk()
+    store = open_queues(disk)
+    put(store, 0, 3, queue_id=1)
+    store.put("t", 0, 7, 1_000, 100, 7)
+    store.settle()
+    store.close()
+    store = open_queues(disk)
+    deletion = DeletedTopic(log_offset=1_000, next_offsets={0: 7, 1: 5})
+    store.remove_trees(store.delete_topics({"t": deletion}))
+    if whole:
+        store.put_units("t", 1, 0, b"".join(UNIT.pack(*unit(number)) for number in range(5)))
+    else:
+        put(store, 0, 5, queue_id=1)
+    store.commit()
+    assert store.find("t", 1) is None
+    assert store.next_offset_of_deleted("t", 1) == 5
+    assert not disk.exists(f"{ROOT}/t/1")
+    store.put("t", 1, 5, 1_100, 100, 5)
+    store.commit()
+    queue = store.find("t", 1)
+    assert (queue.min_offset, queue.max_offset) == (5, 6)
+    assert store.find("t", 0).max_offset == 8
+    flush(store)
