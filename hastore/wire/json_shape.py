@@ -32,7 +32,7 @@ import attrs
 from hastore.errors import ProtocolError
 
 _T = TypeVar("_T")
-_INTEGER_BITS: Final = 64
+_INTEGER_END: Final = 1 << 63
 _FLOAT_MAX: Final = 2.0**63
 _NAMES: Final = {
     "NoneType": "null", "bool": "a boolean", "dict": "an object", "float": "a number",
@@ -73,9 +73,9 @@ def _scalar(kind: type, value: object, what: str) -> object:
             return value
         raise ProtocolError(f"{what} is out of range")
     if kind is int and is_number and isinstance(value, int):
-        if value.bit_length() < _INTEGER_BITS:
+        if -_INTEGER_END <= value < _INTEGER_END:
             return value
-        raise ProtocolError(f"{what} does not fit {_INTEGER_BITS} bits")
+        raise ProtocolError(f"{what} does not fit 64 bits")
     if kind not in {int, float} and type(value) is kind:
         return value
     raise _fault(what, value)

@@ -8,7 +8,7 @@ import trio.testing
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.pulls.cold_reader import THREADS_MAX, ColdReader
-from hastore.config import RemotingConfig
+from hastore.config import RemotingConfig, StoreConfig
 from hastore.errors import DiskError
 from hastore.store.log.cold_read import COLD_DISTANCE, ReadStep
 from hastore.wire.remoting_codes import RequestCode
@@ -31,6 +31,7 @@ class BrokenStore:
     """A store whose reads need a thread, and fail there."""
 
     commit_log = Log()
+    config = StoreConfig()
 
     def get_message_steps(self, *_position, **_limits):
         """Read what a pull asks for."""

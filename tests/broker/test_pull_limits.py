@@ -39,7 +39,7 @@ async def test_a_held_pull_finds_its_message_after_many_others(tmp_path, monkeyp
 
 
 async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
-    """A client may hold a thousand pulls, and each may have come with a body of 16 MiB."""
+    """A client may hold a thousand pulls, and each may have come with a body of 64 KiB."""
     held = []
     hold = pull_request_hold_service.PullRequestHoldService.hold
 
@@ -50,7 +50,7 @@ async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
     monkeypatch.setattr(pull_request_hold_service.PullRequestHoldService, "hold", record)
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         command = pull_command(suspend_timeout_ms=600_000)
-        command.body = bytes(100_000)
+        command.body = bytes(60_000)
         await client.send(command)
         await eventually(lambda: held)
         reached = [held[0].tag]

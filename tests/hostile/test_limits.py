@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import hastore
+from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.port import remoting_server
 from hastore.broker.port.buffered_total import BufferedTotal
 from hastore.broker.port.output_total import STALLED_S, HeldOutput, OutputTotal
@@ -402,7 +403,9 @@ async def test_a_put_is_answered_while_a_large_answer_waits_for_room():
 
 def test_answers_that_wait_for_a_slave_reserve_no_room():
     """CONSUMER_SEND_MSG_BACK waits as a put does, and its answer is small; a pull's is large."""
-    processors = RequestProcessors(real_env(), InMemoryTarget(), RemotingConfig(), None)
+    env, config = real_env(), RemotingConfig()
+    data = BrokerData.make(env, config, None)
+    processors = RequestProcessors(env, InMemoryTarget(), config, data)
     answers = [processors.process(RemotingCommand(code=code), None) for code in (36, 28102, 11, 12)]
     assert [later.is_large for later in answers] == [False, False, True, True]
 
