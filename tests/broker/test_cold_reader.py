@@ -31,7 +31,7 @@ class BrokenStore:
     """A store whose reads need a thread, and fail there."""
 
     commit_log = Log()
-    config = StoreConfig()
+    config = StoreConfig(data_dir="D")
 
     def get_message_steps(self, *_position, **_limits):
         """Read what a pull asks for."""

@@ -87,11 +87,13 @@ def test_finds_a_flipped_byte_in_each_copy(spark, tmp_path, copies):
     """One job checks many replicas, and names the same offsets as log diff."""
     generator = random.Random(5)
     log = LogBuilder().fill(60)
-    master = log.write(tmp_path / "master")
+    master = log.write(tmp_path / "master", queues=True)
     blank = set(range(log.blanks[0], 4096))
     places = generator.sample(sorted(set(range(log.offsets[-1])) - blank), copies)
     replicas = [
-        log.write(tmp_path / f"r{at:05d}", data=log.flipped(at, 1 << generator.randrange(8)))
+        log.write(
+            tmp_path / f"r{at:05d}", data=log.flipped(at, 1 << generator.randrange(8)), queues=True
+        )
         for at in places
     ]
     result = audit(spark, str(master), [str(path) for path in replicas])
