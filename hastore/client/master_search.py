@@ -201,7 +201,7 @@ class MasterSearch:
         """Return the answers of the nodes that answer, in the order of ``addresses``."""
         answers: dict[Address, NodeAnswer] = {}
         settled = trio.Event()
-        self._faults = {}
+        former, self._faults = self._faults, {}
 
         async def ask(address: Address) -> None:
             try:
@@ -213,7 +213,11 @@ class MasterSearch:
                     tls=self.tls,
                 ) as client:
                     answers[address] = answer = await ask_node(client)
-            except (UnreachableError, ProtocolError, AccessDeniedError) as error:
+            except UnreachableError as error:
+                refusal = former.get(address)  # a node answers late whom it refuses too often
+                self._faults[address] = refusal if isinstance(refusal, AccessDeniedError) else error
+                return
+            except (ProtocolError, AccessDeniedError) as error:
                 self._faults[address] = error
                 return
             self._add(answer.named)
