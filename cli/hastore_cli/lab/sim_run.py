@@ -24,6 +24,7 @@ from hastore_cli.app.terminal import folded, one_line, say, say_in_place, style,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from hastore.sim.shrink import Shrunk
     from hastore.sim.simulation import SimResult
@@ -132,7 +133,9 @@ def run_seeds(
 ) -> SeedTotals:
     """Run seeds until there are no more, the time is over, or Ctrl-C.
 
-    At least one seed runs: a run without seeds would look as if all promises had held.
+    At least one seed runs: a run without seeds would look as if all promises had held.  Ctrl-C is
+    looked for between waits: raised inside the pool, it could leave a future locked, for which the
+    pool's own thread would then wait for ever.
     """
     simulation_of(groups=groups)  # imported once, before the processes are forked
 
@@ -152,13 +155,12 @@ def run_seeds(
             has_begun = True
             waiting.add(pool.submit(run_seed, seed, groups=groups))
 
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the processes
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        tally.was_interrupted = True
+
+    handler = signal.signal(signal.SIGINT, interrupt)
     try:
-        fill()
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    try:
-        while True:
+        while not tally.was_interrupted:
             fill()
             if not waiting:
                 break
@@ -170,12 +172,13 @@ def run_seeds(
     except BrokenProcessPool:
         msg = "a process of the simulator was killed; was there too little memory?"
         raise HastoreError(msg, hint="try again with fewer: --jobs 1") from None
-    except KeyboardInterrupt:
-        tally.was_interrupted = True
-        for process in (pool._processes or {}).values():  # noqa: SLF001 - there is no other way
-            process.terminate()
+    else:
+        if tally.was_interrupted:
+            for process in (pool._processes or {}).values():  # noqa: SLF001 - no other way
+                process.terminate()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        signal.signal(signal.SIGINT, handler)
     tally.wall_s = time.monotonic() - begun
     tally.cpu_s = _cpu_s() - cpu
     return tally
