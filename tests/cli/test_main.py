@@ -198,18 +198,21 @@ def test_help_imports_no_command_and_no_trio():
     }
 
 
-def test_help_is_quick():
-    """`hastore --help` takes less than 300 ms of processor time (best of three)."""
-    best = min(_help_seconds() for _ in range(3))
-    assert best < 0.3
-
-
-def _help_seconds() -> float:
-    before = os.times()
-    assert hastore("--help").returncode == 0
-    after = os.times()
-    children = after.children_user + after.children_system
-    return children - before.children_user - before.children_system
+def test_help_imports_no_part_of_the_product():
+    """`hastore --help` takes 0.1 s more than `import click`: trio alone would double that."""
+    script = (
+        "import sys; from hastore_cli.main import root\n"
+        "try: root(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
+    assert "Usage: " in done.stdout
+    imported = done.stderr.split()
+    parts = {each.split(".")[0] for each in imported} & {"hastore", "trio", "attr", "structlog"}
+    assert (done.returncode, parts) == (0, set())
 
 
 def test_help_has_colour_only_when_allowed():
