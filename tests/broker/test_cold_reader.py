@@ -27,6 +27,13 @@ class Log:
     max_offset: int = END
 
 
+@attrs.define
+class Client:
+    """The part of a connection that the processors use."""
+
+    owner: str = "address 10.0.0.99"
+
+
 class BrokenStore:
     """A store whose reads need a thread, and fail there."""
 
@@ -103,7 +110,7 @@ async def test_pulls_and_queries_share_the_limit():
     offload.hang()
     async with trio.open_nursery() as nursery:
         for command in [pull_command(), search] * THREADS_MAX:
-            nursery.start_soon(processors.process(command, None).make)
+            nursery.start_soon(processors.process(command, Client()).make)
         await trio.testing.wait_all_tasks_blocked()
         threads = offload.running
         offload.go_on()

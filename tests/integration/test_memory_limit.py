@@ -1,7 +1,7 @@
 """A node that the kernel kills for its memory loses no more than at a kill -9.
 
 The node's process is put into a memory cgroup with little more room than it has; clients then send
-requests of 16 MiB that never end.  Skipped where no memory cgroup (version 1) can be made.
+requests of 4 MiB that never end.  Skipped where no memory cgroup (version 1) can be made.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def anonymous_size(pid: int) -> int:
 
 
 async def send_half_requests(address: tuple[str, int]) -> None:
-    """Send requests of 16 MiB without their last byte, on eight connections."""
+    """Send requests of 4 MiB, which a message may have, without their last byte: 64 MiB in all."""
     header = b'{"code":310}'
-    size = 16 * 1024 * 1024
+    size = 4 * 1024 * 1024
     stream = struct.pack("!II", size, len(header)) + header + bytes(size - 5 - len(header))
 
     async def one() -> None:
@@ -67,7 +67,7 @@ async def send_half_requests(address: tuple[str, int]) -> None:
             await sock.recv(1)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(8):
+        for _ in range(16):
             nursery.start_soon(one)
 
 
