@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.cluster.decide import why_no_successor, why_not_proven
-from hastore.cluster.group_records import EpochRecord, GroupState, Switchover
+from hastore.cluster.group_records import EpochRecord, GroupState, Registration, Switchover
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.errors import OperationRefusedError
 from hastore.ha.set_rules import nodes_text
@@ -488,8 +488,12 @@ def check_repair(view: GroupView, node_id: int, uuid: str) -> None:
     )
 
 
-def adopt(keys: Keys, view: GroupView, node: Incarnation) -> Change:
-    """Write the first state of a group whose only log is in the directory of ``node``: epoch 1."""
+def adopt(keys: Keys, view: GroupView, node: Incarnation, token: str) -> Change:
+    """Write the first state of a group whose only log is in the directory of ``node``: epoch 1.
+
+    The id becomes that directory's in the same transaction, by the ``token`` that it has recorded:
+    a directory that a state names, and no claim, has been copied or restored.
+    """
     if view.state is not None:
         raise OperationRefusedError(
             f"the group has begun: epoch {view.state.epoch}, SyncStateSet"
@@ -511,8 +515,13 @@ def adopt(keys: Keys, view: GroupView, node: Incarnation) -> Change:
         )
     state = GroupState(epoch=1, master=node, members=(node,))
     change = _first(keys, view, f"the group begins with the log of {node}", state)
-    absent = Absent(keys.registration(node.node_id))
-    return attrs.evolve(change, comparisons=(*change.comparisons, absent))
+    key = keys.registration(node.node_id)
+    claim = Registration(uuid=node.uuid, start=node.start, nonce=token)
+    return attrs.evolve(
+        change,
+        comparisons=(*change.comparisons, Absent(key)),
+        writes=(*change.writes, Put(key, claim.encode())),
+    )
 
 
 def failover(

@@ -4,7 +4,9 @@ import attrs
 import pytest
 
 import hastore
+from hastore.cluster.etcd_client import EtcdClient
 from hastore.env.real import RealDisk
+from hastore.errors import CoordinatorRefusedError
 from hastore.store.node_identity import read_identity
 from hastore_cli.cluster import directories
 from tests.support.commands.in_process import call, call_json, master_on
@@ -135,6 +137,28 @@ async def test_a_classic_log_becomes_a_group_that_goes_on(etcd, tmp_path):
         assert (await call("log", "diff", one, tmp_path / "b"))[0] == 0
     code, _, told = await call(*flags)
     assert (code, f"{one} belongs to" in told, "init --force" in told) == (6, True, True)
+
+
+async def test_an_adopt_that_the_coordinator_did_not_take_is_finished_by_init(
+    etcd, tmp_path, monkeypatch
+):
+    """The directory has a claim that etcd lacks, so it has proved nothing: a person decides."""
+    one = tmp_path / "a"
+    await classic_log(one)
+
+    async def refused(*_):
+        raise CoordinatorRefusedError("etcd has no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EtcdClient, "commit", refused)
+        code, _, told = await call(*ADOPT, one, "--node-id", 1, "--group", "g1")
+    assert "hastore cluster init --force" in told, told
+    async with hastore.open_node(group_node(one, 1, etcd)) as node:
+        await status_once(lambda s: s["nodes"])
+        code, _, told = await call("cluster", "init", "--force", "--group", "g1")
+        assert code == 0, told
+        await status_once(lambda s: s["leader"])
+        assert (await put(node.role_node)).name == "PUT_OK"
 
 
 async def test_only_one_log_is_adopted_by_a_group(etcd, tmp_path):

@@ -678,7 +678,8 @@ def test_a_group_begins_with_an_adopted_log():
     empty = member(2, end=0, last_epoch=0)
     known = {2: Registration(uuid="uuid-2", start=1)}
     view = view_of(empty, registrations=known, **BARE)
-    after = applied(view, operations.adopt(KEYS, view, node))
+    after = applied(view, operations.adopt(KEYS, view, node, "token-1"))
+    assert after.registrations[1] == Registration(uuid="uuid-1", start=1, nonce="token-1")
     assert after.state is not None
     assert (after.state.epoch, after.state.master, after.state.members) == (1, node, (node,))
 
@@ -697,5 +698,5 @@ def test_a_group_begins_with_an_adopted_log():
 )
 def test_a_group_that_may_have_a_log_adopts_none(view, message):
     """Two logs that both begin with epoch 1 could not be told apart."""
-    told = refused(operations.adopt, view, Incarnation(1, "uuid-1", 1))
+    told = refused(operations.adopt, view, Incarnation(1, "uuid-1", 1), "token-1")
     assert message in told

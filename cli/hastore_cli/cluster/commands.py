@@ -614,14 +614,14 @@ def adopt(*, directory: Path, node_id: int, dry_run: bool, target: Target, outpu
 
     async def run() -> str:
         async with ask(target, may_be_new=True) as asked:
-            change = operations.adopt(asked.keys, await asked.view(), drawn)
+            change = operations.adopt(asked.keys, await asked.view(), drawn, "")
             if dry_run:
                 return change.what
-            identity = directories.adopt_directory(directory, node_id, group)
+            identity, token = directories.adopt_directory(directory, node_id, group)
             node = Incarnation(node_id, identity.uuid, identity.starts)
             try:
                 await asked.change(
-                    lambda keys, view: operations.adopt(keys, view, node), dry_run=False
+                    lambda keys, view: operations.adopt(keys, view, node, token), dry_run=False
                 )
             except HastoreError as error:
                 error.hint = f"{directory} is {identity} now, and the group has no state: start it"

@@ -19,7 +19,7 @@ from hastore.env.real import real_env
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import DiskError, NotAStoreError, OperationRefusedError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
-from hastore.store.node_identity import NodeIdentity, read_identity
+from hastore.store.node_identity import NodeIdentity, draw_uuid, read_identity
 from hastore.store.store_lock import ABORT_FILE, LOCK_FILE, StoreLock
 from hastore.store.tools.log_directory import find_log
 from hastore_cli.app.output import wall_clock_ms
@@ -141,12 +141,15 @@ def check_adoptable(directory: Path) -> int:
     return log.min_offset
 
 
-def adopt_directory(directory: Path, node_id: int, group: str) -> Identity:
-    """Make the log that of a node: epoch 1.  Raises DiskError."""
+def adopt_directory(directory: Path, node_id: int, group: str) -> tuple[Identity, str]:
+    """Make the log that of a node: epoch 1; return who it is, and its token.  Raises DiskError.
+
+    The token is recorded before the coordinator has it, as at a start of the node.
+    """
     env, path = real_env(), str(directory)
     history = EpochHistory((EpochEntry(1, 0),))
     EpochFile(env.disk, f"{path}/{EPOCH_FILE}").store(history)
-    return NodeIdentity.open(
+    opened = NodeIdentity.open(
         env.disk,
         path,
         node_id=node_id,
@@ -155,7 +158,10 @@ def adopt_directory(directory: Path, node_id: int, group: str) -> Identity:
         boot_id=env.boot_id,
         randomness=env.randomness,
         adopt=True,
-    ).current
+    )
+    token = draw_uuid(env.randomness)
+    opened.claim(None, token)
+    return opened.current, token
 
 
 def _check_is_directory(directory: Path) -> None:
