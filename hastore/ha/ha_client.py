@@ -113,6 +113,8 @@ class HAClient:
     framing: SlaveFraming = attrs.field(factory=ClassicFraming)
     cut_refused: HastoreError | None = None  # why a cut that is needed was not made
     tls: HATls | None = None  # None: links are plain
+    # Called before each link, while the log cannot grow; a DiskError is a link that has ended.
+    before_link: Callable[[], Awaitable[None]] | None = None
     # Why there is no healthy link, or what is wrong with the master's log; None if all is well.
     reason: str | None = attrs.field(default=None, init=False)
     error: HastoreError | None = attrs.field(default=None, init=False)  # has ``reason``'s hint
@@ -306,6 +308,8 @@ class HAClient:
             await self.allocate_service.wait_for_file()  # without room for a file a link is useless
         if self._reports_flushed:  # the stream resumes at our end, which must be on the disk
             await self.flush_manager.flush_all()
+        if self.before_link is not None:
+            await self.before_link()
         timeout_s = self.config.ha.ha_connect_timeout_ms / 1000
         self._own_address = None
         self._refused_here.clear()

@@ -147,12 +147,11 @@ class MessageStore:
                 on_end=on_end,
             )
             undo.callback(commit_log.close, clean=False)  # releases the lock, too
-            if needs_queue_offsets:
-                limited = limit_deleted(deleted, commit_log.max_offset)
-                if limited != deleted:
-                    with ReserveFile(env.disk, path).freed():
-                        store_deleted(env.disk, path, limited)
-                    consume_queues.deleted = limited
+            limited = limit_deleted(deleted, commit_log.max_offset)
+            if limited != deleted:
+                with ReserveFile(env.disk, path).freed():
+                    store_deleted(env.disk, path, limited)
+                consume_queues.deleted = limited
             redispatch_from = commit_log.load_report.redispatch_from
             if consume_queues.rebuild_from is not None:
                 redispatch_from = min(redispatch_from, consume_queues.rebuild_from)

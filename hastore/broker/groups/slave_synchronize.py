@@ -46,6 +46,7 @@ from hastore.ha.client_port import PortKind, own_key
 from hastore.ha.client_port_link import open_client_port_link
 from hastore.store.json_file import JsonFile
 from hastore.store.log.store_directory import DELAY_OFFSET_FILE
+from hastore.store.queue.deleted_topics import limit_deleted, lower_deleted
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 from hastore.wire.config_tables import TABLE_TAG
@@ -158,6 +159,7 @@ class SlaveSynchronize:
     _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # what the file holds
     _copies: tuple[_Copy, ...] = attrs.field(init=False)
     _deleted: Mapping[str, DeletedTopic] | None = attrs.field(default=None, init=False)  # removed
+    _has_lowered: bool = attrs.field(default=False, init=False)  # what is not on the disk yet
     # The master's delay offsets, and the end that this log must have before they count.
     _waiting: tuple[dict[int, int], int] | None = attrs.field(default=None, init=False)
     _refused: dict[str, str] = attrs.field(factory=dict, init=False)  # by table
@@ -321,16 +323,32 @@ class SlaveSynchronize:
 
     # -- what was deleted ------------------------------------------------------------------------
 
+    async def before_link(self) -> None:
+        """Lower deletions that lie behind the end of this log, durably, before it grows again.
+
+        The next link's master may be another one, or have lost its tail: what it sends from here on
+        was not deleted, unless it says so itself.  Raises DiskError.
+        """
+        end, queues = self.message_store.commit_log.max_offset, self.message_store.consume_queues
+        queues.deleted = limit_deleted(queues.deleted, end)
+        if self.data.topics.limit_deletions(end):
+            self._has_lowered = True
+        if self._has_lowered:
+            await self.data.topics_file.persist()
+            self._has_lowered = False
+
     def _take_topics(self, table: CopiedTable[TopicConfig]) -> int:
         """Take the master's topics.  Raises RevivalNeededError, with nothing changed."""
         topics, log = self.data.topics, self.message_store.commit_log
         merged = topics.merged_deletions(table.rows, table.deleted_topics)
-        dispatched = self.dispatched_offset()
-        for name, own in self.message_store.consume_queues.deleted.items():
+        dispatched, queues = self.dispatched_offset(), self.message_store.consume_queues
+        for name, own in queues.deleted.items():
             masters = merged.get(name)
             begin = max(0 if masters is None else masters.log_offset, log.min_offset)
             if begin < min(own.log_offset, dispatched):
                 raise RevivalNeededError(name, merged, dispatched)
+        # Now, not with the others: what is dispatched until then would be missing.
+        queues.deleted = lower_deleted(queues.deleted, merged)
         return topics.copy(table.rows, table.version, table.deleted_topics)
 
     def _take_groups(self, table: CopiedTable[SubscriptionGroupConfig]) -> int:
@@ -356,6 +374,8 @@ class SlaveSynchronize:
         deleted = self.data.topics.deleted
         if deleted is not self._deleted and deleted != self.message_store.consume_queues.deleted:
             await self.data.topics_file.persist()
+            if deleted is not self.data.topics.deleted:
+                raise LinkChangedError  # ``before_link`` has lowered them meanwhile
             await self.delete_queues(deleted)
         self._deleted = deleted
 

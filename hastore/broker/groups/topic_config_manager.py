@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from hastore.errors import ProtocolError, RequestFailedError
+from hastore.store.queue.deleted_topics import limit_deleted
 from hastore.topic import (
     DEFAULT_TOPIC,
     GROUP_TOPIC_PREFIXES,
@@ -206,6 +207,15 @@ class TopicConfigManager:
             self._changed(version)
         self._notify_deleted([name for name in merged if merged[name] != before.get(name)])
         return len(topics) - len(kept)
+
+    def limit_deletions(self, log_end: int) -> bool:
+        """Lower deletions that lie behind the end of the log to that; return if there were any."""
+        limited = dict(limit_deleted(self.deleted, log_end))
+        if limited == self.deleted:
+            return False
+        self.deleted = limited
+        self._changed(self.version)
+        return True
 
     def merged_deletions(
         self, topics: Mapping[str, TopicConfig], deleted: Mapping[str, DeletedTopic] | None

@@ -109,6 +109,7 @@ class Slave(RunningNode):
         self.allocate_service = parts.allocate_service
         self.ha_client = parts.ha_client
         self.dispatching = parts.dispatching
+        self.slave_synchronize = None  # until its tables are loaded again
         self._wire()
 
     def _wire(self) -> None:
@@ -509,6 +510,7 @@ async def _serve(
                 await nursery.start(synchronize.data.serve, slave.message_store.consume_queues)
                 nursery.start_soon(synchronize.run)
             slave.slave_synchronize = synchronize
+            slave.ha_client.before_link = synchronize.before_link
             slave.log_comparison = comparison = _make_comparison(slave, synchronize)
             if comparison is not None:
                 nursery.start_soon(comparison.run)

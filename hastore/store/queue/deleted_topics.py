@@ -9,8 +9,9 @@ The broker writes that file (``TopicConfigManager``).  A deletion takes a topic'
 table and puts its row into the other, in one write, so a crash leaves the topic either there or
 deleted.  The store reads it at its opening, before anything is dispatched.
 
-Invariant: no deletion lies behind the log's end on a master: the messages that are appended next
-were not deleted.  A slave's may, while it lacks the end of its master's log.
+Invariant: no deletion lies behind the log's end on a master, nor on a slave as a link begins: the
+messages that are appended next were not deleted.  A slave's may while that link lasts: it names a
+place in its master's log, of which this one lacks the end.
 """
 
 from __future__ import annotations
@@ -49,4 +50,15 @@ def limit_deleted(deleted: Mapping[str, DeletedTopic], log_end: int) -> Mapping[
     return {
         topic: each if each.log_offset <= log_end else attrs.evolve(each, log_offset=log_end)
         for topic, each in deleted.items()
+    }
+
+
+def lower_deleted(
+    deleted: Mapping[str, DeletedTopic], others: Mapping[str, DeletedTopic]
+) -> Mapping[str, DeletedTopic]:
+    """Return deletions without those that ``others`` lack, and no later than theirs."""
+    return {
+        topic: min(each, others[topic], key=lambda deletion: deletion.log_offset)
+        for topic, each in deleted.items()
+        if topic in others
     }
