@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -12,7 +13,11 @@ import trio
 
 import hastore
 from hastore.broker.groups import slave_synchronize, topic_config_manager
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.groups.copied_tables import CopiedTable
+from hastore.broker.port import admin_processors
 from hastore.client.admin import AdminClient
+from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.message import Message
@@ -24,6 +29,7 @@ from hastore.wire.config_tables import DeletedTopic, SubscriptionGroupConfig
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.pull_answers import bodies, offsets
 from tests.patience import WITHIN_S
+from tests.support.env.fake_env import fake_env
 from tests.support.nodes import group_nodes
 from tests.support.nodes.group_nodes import group, node_config, promote_by_request
 from tests.support.nodes.raw_client import raw_client
@@ -416,6 +422,46 @@ async def test_a_full_disk_delays_a_deletion_but_halves_nothing(tmp_path):
         assert "T" in on_disk(tmp_path)["deletedTopics"]
 
 
+async def test_a_deletion_that_its_request_left_undone_is_finished(tmp_path, monkeypatch):
+    """Without another request; and no crash before that leaves the topic without its offsets."""
+    monkeypatch.setattr(admin_processors, "RETRY_INTERVAL_S", 0.02)
+    env = real_env()
+    disk = Snapshots(env.disk, tmp_path, tmp_path)
+    offsets_file = tmp_path / "config/consumerOffset.json"
+    async with (
+        open_master(
+            tmp_path,
+            env=attrs.evolve(env, disk=disk),
+            flush_consumer_offset_interval_ms=20,
+        ) as master,
+        AdminClient.connect(master.address) as admin,
+    ):
+        await put(master, bodies=[b"1", b"2"])
+        await admin.update_offset("g", "T", 0, 1)
+        await eventually(offsets_file.exists)
+        disk.refuses = "topics.json"
+        with pytest.raises(RequestFailedError, match="no room"):
+            await admin.delete_topic("T")
+        await trio.sleep(0.2)  # ten intervals of the offsets' file
+        assert json.loads(offsets_file.read_text())["offsetTable"] == {"T@g": {"0": 1}}
+        disk.refuses = None
+        await eventually(lambda: queue_files(tmp_path) == [])
+        assert "T" in on_disk(tmp_path)["deletedTopics"]
+        assert json.loads(offsets_file.read_text())["offsetTable"] == {}
+
+
+def test_a_queue_of_deleted_messages_makes_no_topic():
+    """Its last units may be committed just after the deletion, and before its files go."""
+    data = BrokerData.make(fake_env(), RemotingConfig(), None)
+    data.topics.deleted = {"T": DeletedTopic(log_offset=100, next_offsets={0: 2})}
+    queue = SimpleNamespace(topic="T", queue_id=0, is_empty=False, max_physic_offset=100)
+    data.adopt([queue])
+    assert data.topics.topics == {}
+    queue.max_physic_offset = 101
+    data.adopt([queue])
+    assert list(data.topics.topics) == ["T"]
+
+
 # -- slaves --------------------------------------------------------------------------------------
 
 
@@ -549,3 +595,59 @@ async def test_a_deletion_that_no_slave_knew_is_undone_by_the_failover(tmp_path)
         await dispatched(two.role_node, master.max_offset)
     for name in "1", "2":
         assert units_of(tmp_path / name, node_config(tmp_path / name, 1).store) == 4
+
+
+async def test_a_deletion_beyond_a_slaves_log_hides_nothing_of_the_next_master(
+    tmp_path, monkeypatch
+):
+    """Neither after the next link nor after the next start, also before the tables are copied.
+
+    Its master fails, and the slave had copied its deletion, but not the end of its log.
+    """
+    path, disk = tmp_path / "s", real_env().disk
+    async with master_of(tmp_path / "m") as (master, _, _):
+        await put(master, bodies=[b"1", b"2"])
+        async with hastore.open_slave(slave_of(path, master)) as slave:
+            copied = slave.slave_synchronize
+            await eventually(lambda: "T" in copied.data.topics.topics)
+            await dispatched(slave, master.max_offset)
+            end = slave.max_offset
+            copied._copies[0].take = lambda _table: 0
+            beyond = {"T": DeletedTopic(log_offset=end + 10_000, next_offsets={0: 2})}
+            copied.data.topics.copy({}, None, beyond)
+            await copied._delete_queues()
+            assert queue_files(path) == []
+            slave.ha_client.link.sock.shutdown(trio.socket.SHUT_RDWR)
+            await eventually(lambda: load_deleted(disk, str(path))["T"].log_offset == end)
+            await put(master, bodies=[b"3"])
+            await dispatched(slave, master.max_offset)
+            assert await read_at(slave, 2) == (0, [b"3"])
+            copied.data.topics.copy({}, None, beyond)
+            await copied._delete_queues()
+            end = slave.max_offset
+        monkeypatch.setattr(slave_synchronize.SlaveSynchronize, "_take_topics", lambda *_: 0)
+        async with hastore.open_slave(slave_of(path, master)) as slave:
+            assert load_deleted(disk, str(path))["T"].log_offset == end
+            await put(master, bodies=[b"4"])
+            await dispatched(slave, master.max_offset)
+            assert await read_at(slave, 3) == (0, [b"4"])
+    async with master_of(path) as (_, _, client):
+        assert await read(client, 3) == (0, [b"4"])
+
+
+async def test_a_lower_deletion_counts_before_anything_more_is_dispatched(tmp_path):
+    """Between the check that no queue must be built again, and the files, no unit is missed."""
+    async with (
+        master_of(tmp_path / "m") as (master, _, _),
+        hastore.open_slave(slave_of(tmp_path / "s", master)) as slave,
+    ):
+        await put(master, bodies=[b"1", b"2"])
+        copied = slave.slave_synchronize
+        await eventually(lambda: "T" in copied.data.topics.topics)
+        await dispatched(slave, master.max_offset)
+        queues = slave.message_store.consume_queues
+        low, end = DeletedTopic(log_offset=0, next_offsets={}), slave.max_offset
+        queues.deleted = {"T": attrs.evolve(low, log_offset=end + 10_000), "U": low}
+        copied.dispatched_offset = lambda: 0
+        copied._take_topics(CopiedTable(None, {}, (), {"T": low}))
+        assert queues.deleted == {"T": low}

@@ -7,15 +7,15 @@
     DIR/config/consumerOffset.json      every flush_consumer_offset_interval_ms while it changes
 
 Each is written in a thread, from a copy, and again after a disk error.  Only a request that makes
-a topic or a group waits until it is on the disk.
+or deletes a topic or a group waits until it is on the disk.
 
-Invariant: an unreadable file never prevents the start; the topics that have consume queues are
-restored from them.
+Invariants: an unreadable file never prevents the start; the topics that have consume queues are
+restored from them.  consumerOffset.json is never newer than the other two: no crash leaves a topic
+or a group there that has lost its offsets by a deletion.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import attrs
@@ -43,7 +43,7 @@ from hastore.topic import RETRY_TOPIC_PREFIX
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
@@ -74,9 +74,15 @@ class TableFile:
     file: JsonFile | None
     interval_s: float
     health: StoreHealth = attrs.field(factory=StoreHealth)
+    written_first: tuple[TableFile, ...] = ()  # whose changes so far must be on the disk before
     is_dirty: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has all changes so far."""
+        return not self.is_dirty and not self._lock.locked()
 
     def mark_dirty(self) -> None:
         """Have ``run`` write the table."""
@@ -95,7 +101,9 @@ class TableFile:
         async with self._lock:
             if not self.is_dirty or file is None:
                 return
-            self.is_dirty = False
+            while unwritten := [each for each in self.written_first if not each.is_written]:
+                await unwritten[0].persist()
+            self.is_dirty = False  # in the same step as ``to_dict``, and as the check above
             if isinstance(self.table, ConsumerOffsetManager):
                 self.table.next_version()
             value = self.table.to_dict()
@@ -108,12 +116,6 @@ class TableFile:
                     self.health.failed(Write.CONFIG, str(error), part=file.path)
                 raise
             self.health.works(Write.CONFIG, part=file.path)
-
-    @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Leave the file as it is while the block runs."""
-        async with self._lock:
-            yield
 
     async def run(self) -> None:
         """Write changes, at most once per interval, until cancelled."""
@@ -160,10 +162,12 @@ class BrokerData:
         """
         health = health or StoreHealth()
 
-        def table_file(table: _Table, name: str, interval_s: float) -> TableFile:
+        def table_file(
+            table: _Table, name: str, interval_s: float, *written_first: TableFile
+        ) -> TableFile:
             path = None if data_dir is None else f"{data_dir.rstrip('/')}/{CONFIG_DIR}/{name}"
             file = None if path is None else JsonFile(env.disk, path)
-            return TableFile(env, table, file, interval_s, health)
+            return TableFile(env, table, file, interval_s, health, written_first)
 
         now_ms = env.wall_clock.now_ms
         topics = TopicConfigManager(
@@ -215,7 +219,9 @@ class BrokerData:
         topics_file = table_file(topics, "topics.json", 0.0)
         groups_file = table_file(groups, "subscriptionGroup.json", 0.0)
         offsets_interval_s = config.flush_consumer_offset_interval_ms / 1000
-        offsets_file = table_file(offsets, "consumerOffset.json", offsets_interval_s)
+        offsets_file = table_file(
+            offsets, "consumerOffset.json", offsets_interval_s, topics_file, groups_file
+        )
         return cls(env, topics, groups, offsets, topics_file, groups_file, offsets_file)
 
     @property
@@ -232,32 +238,28 @@ class BrokerData:
         self.offsets.forget_groups(self.groups.deleted.keys() - self.groups.groups.keys())
 
     def adopt(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Add the topics of consume queues, but not of those that a deletion has just emptied."""
+        """Add the topics of consume queues, unless all of a queue's messages were deleted."""
         for queue in queues:
-            if not queue.is_empty:
+            deletion = self.topics.deleted.get(queue.topic)
+            end = 0 if deletion is None else deletion.log_offset
+            if not queue.is_empty and queue.max_physic_offset > end:
                 self.topics.adopt(queue.topic, queue.queue_id)
 
-    async def delete_topic(
-        self, topic: str, deletion: DeletedTopic, *, log_min_offset: int
-    ) -> None:
-        """Delete a topic and all groups' offsets in it, durably; its queues are the store's.
+    def delete_topic(self, topic: str, deletion: DeletedTopic, *, log_min_offset: int) -> None:
+        """Delete a topic and all groups' offsets in it; its queues are the store's.
 
-        Raises RequestFailedError without room for the deletion, DiskError.
+        In one step with the caller's look at the log, and so that no slave copies the offsets after
+        the deletion.  Raises RequestFailedError without room for the deletion.
         """
-        async with self.offsets_file.held():
-            self.topics.delete(topic, deletion, log_min_offset=log_min_offset)
-            # In the same step, so that no slave copies the offsets after the deletion.
-            self.offsets.forget_topics({topic: None})
-            await self.topics_file.persist()
-        await self.offsets_file.persist()
+        self.topics.delete(topic, deletion, log_min_offset=log_min_offset)
+        self.offsets.forget_topics({topic: None})
 
     async def delete_group(self, group: str, *, with_offsets: bool) -> None:
         """Delete a group, and its offsets if ``with_offsets``, durably.  Raises DiskError."""
-        async with self.offsets_file.held():
-            self.groups.delete(group, with_offsets=with_offsets)
-            if with_offsets:
-                self.offsets.forget_groups({group})
-            await self.groups_file.persist()
+        self.groups.delete(group, with_offsets=with_offsets)
+        if with_offsets:
+            self.offsets.forget_groups({group})
+        await self.groups_file.persist()
         await self.offsets_file.persist()
 
     def commit(

@@ -21,8 +21,9 @@ LOG_BYTES (28106, hastore's own)               from to epoch [group] → the log
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
 
 A topic is deleted in this order: the deletion and the table without it, in one durable write; the
-offsets in it; its consume queues.  Its messages stay in the log.  Whatever is missing after a crash
-is done by the next start.  Deleting what is not there succeeds.
+offsets in it; its consume queues.  Its messages stay in the log.  Whatever a disk error or a client
+that has gone leaves undone is done by ``run``, and after a crash by the next start.  Deleting what
+is not there succeeds.
 
 The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that sends it back on the
 same connection gets no body while the table is unchanged: a slave asks every second.
@@ -45,7 +46,8 @@ import attrs
 import trio
 
 from hastore.broker.groups.topic_config_manager import new_topic_config
-from hastore.errors import RequestFailedError
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import DiskError, RequestFailedError
 from hastore.status import BrokerRole
 from hastore.store.log_rewrite import bad_record_at
 from hastore.store.tools.group_log import count_messages, read_group_log
@@ -81,6 +83,7 @@ BYTES_SIZE_MAX: Final = 1024 * 1024  # of one answer
 EPOCH: Final = "epoch"
 GROUP: Final = "group"
 SUSPECT: Final = "suspect"
+RETRY_INTERVAL_S: Final = 1.0
 _EXPLAINED_MAX: Final = 1_000
 
 
@@ -110,6 +113,7 @@ class AdminProcessors:
     offload: Offload
     _one_digest: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _one_deletion: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _unfinished: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     async def create_topic(self, request: RemotingCommand) -> RemotingCommand:
         """Make or change a topic."""
@@ -157,11 +161,30 @@ class AdminProcessors:
             )
             if is_there:
                 deletion = DeletedTopic(log_offset=log.max_offset, next_offsets=next_offsets)
-                await self.data.delete_topic(topic, deletion, log_min_offset=log.min_offset)
-            # Also for what a full disk has left undone: the queues go last.
-            await self.data.topics_file.persist()
-            await target.delete_queues(topics.deleted)
+                self.data.delete_topic(topic, deletion, log_min_offset=log.min_offset)
+            try:
+                await self._finish_deletions()
+            except BaseException:
+                self._unfinished.wakeup()
+                raise
         return request.response(ResponseCode.SUCCESS)
+
+    async def _finish_deletions(self) -> None:
+        """Write the deletions made so far, and remove the queues.  Raises DiskError."""
+        await self.data.topics_file.persist()
+        await self.data.offsets_file.persist()
+        await self.target.delete_queues(self.data.topics.deleted)
+
+    async def run(self) -> None:
+        """Finish deletions whose request has ended early, until cancelled."""
+        while True:
+            await self._unfinished.wait_for_running()
+            try:
+                async with self._one_deletion:
+                    await self._finish_deletions()
+            except DiskError:
+                self._unfinished.wakeup()
+                await trio.sleep(RETRY_INTERVAL_S)
 
     async def delete_group(self, request: RemotingCommand) -> RemotingCommand:
         """Delete a group, with its offsets if the request says so."""

@@ -140,6 +140,7 @@ class RemotingServer:
                             services.start_soon(self.data.run)
                         if self._access is not None:
                             services.start_soon(self._access.run)
+                        services.start_soon(self._processors.admin.run)
                         services.start_soon(self._processors.consumers.run)
                         services.start_soon(self._processors.pulls.holds.run)
                         await self._serve_all()

@@ -86,6 +86,7 @@ class RequestProcessors:
     data: BrokerData
     guard: AccessGuard | None = None  # None: everybody may read everything
     sizes: RequestSizes = attrs.field(init=False)  # of requests
+    admin: AdminProcessors = attrs.field(init=False)
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
     by_offset: MessageByOffset = attrs.field(init=False)
@@ -114,7 +115,7 @@ class RequestProcessors:
         query = QueryMessageProcessor(
             target, self.config, self.env.offload, cold_reader, self.by_offset
         )
-        admin = AdminProcessors(target, data, self.env.offload)
+        self.admin = admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
         roles = RoleProcessor(target)
         # Answered at once unless the request is long: then in turn, and in pieces.
