@@ -7,13 +7,15 @@ read from a file or copied from a master have no owner: counts begin with the pr
 
 Pure: the caller passes the time.
 
-Invariants: what is kept of rows that are gone is at most as large as the table; at most OWNERS_MAX
-owners have a minute.
+Invariants: a row counts for one owner, the last that has made it; rows that are gone are no more
+than those that a table may have, and are looked for a few at a time, so that no request is long; at
+most OWNERS_MAX owners have a minute.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
+import itertools
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import attrs
 
@@ -25,17 +27,10 @@ if TYPE_CHECKING:
 
 MINUTE_S: Final = 60.0
 OWNERS_MAX: Final = 4_096
-_SWEEP_INTERVAL_S: Final = 1.0
+_OWN_LOOKED_AT: Final = 256  # rows of an owner that has too many, a request
+_LOOKED_AT: Final = 2  # rows of all owners, a new one: so those that are gone cannot add up
 
 R = TypeVar("R", bound="Hashable")
-
-
-@attrs.define
-class _Rows(Generic[R]):
-    """The rows of one owner; those that are gone are dropped when it has too many."""
-
-    rows: dict[R, None] = attrs.field(factory=dict)  # an ordered set
-    swept: float = -_SWEEP_INTERVAL_S
 
 
 @attrs.define
@@ -52,13 +47,12 @@ class Quota(Generic[R]):
     what: str
     name: str
     rows_max: int
-    table_max: int  # rows of all owners
     has_row: Callable[[R], bool]  # whether the table still has one
     new_name: str = ""
     new_max: int | None = None  # within a minute; None: any number
-    _owners: dict[str, _Rows[R]] = attrs.field(factory=dict, init=False)
+    _owner_of: dict[R, str] = attrs.field(factory=dict, init=False)  # looked at first: the first
+    _rows: dict[str, dict[R, None]] = attrs.field(factory=dict, init=False)  # likewise, by owner
     _minutes: dict[str, _Minute] = attrs.field(factory=dict, init=False)  # the oldest first
-    _total: int = attrs.field(default=0, init=False)
 
     def take(self, owner: str, row: R, now: float) -> None:
         """Count a row that is about to be made.  Raises RequestFailedError for one too many."""
@@ -70,42 +64,48 @@ class Quota(Generic[R]):
         """Count a row that is about to be made, unless it is one too many; return whether."""
         return self._fault(owner, row, now) is None
 
-    def release(self, owner: str, row: R) -> None:
+    def release(self, row: R) -> None:
         """Stop counting a row, without waiting for its owner to have too many."""
-        owned = self._owners[owner]
-        del owned.rows[row]
-        self._total -= 1
-        if not owned.rows:
-            del self._owners[owner]
+        owner = self._owner_of.pop(row)
+        rows = self._rows[owner]
+        del rows[row]
+        if not rows:
+            del self._rows[owner]
 
     def count(self, owner: str) -> int:
         """Return the number of an owner's rows, also of some that are gone."""
-        owned = self._owners.get(owner)
-        return 0 if owned is None else len(owned.rows)
+        return len(self._rows.get(owner, ()))
 
     def _fault(self, owner: str, row: R, now: float) -> str | None:
-        owned = self._owners.get(owner)
-        if owned is not None:
-            if row in owned.rows:
-                return None
-            if len(owned.rows) >= self.rows_max and now - owned.swept >= _SWEEP_INTERVAL_S:
-                owned.swept = now
-                self._sweep(owned)
-            if len(owned.rows) >= self.rows_max:
-                return (
-                    f"quota {self.name}: {owner} has made {len(owned.rows)} {self.what}, the most"
-                    " that one may have"
-                )
+        former = self._owner_of.get(row)
+        if former == owner:
+            return None
+        if self.count(owner) >= self.rows_max:
+            self._look_at(self._rows[owner], _OWN_LOOKED_AT)
+        if self.count(owner) >= self.rows_max:
+            return (
+                f"quota {self.name}: {owner} has made {self.count(owner)} {self.what}, the most"
+                " that one may have"
+            )
         if self.new_max is not None and not self._is_within_minute(owner, now, self.new_max):
             return (
                 f"quota {self.new_name}: {owner} has made {self.new_max} {self.what} within a"
                 " minute, the most that one may: try again later"
             )
-        if self._total >= 2 * self.table_max:
-            self._sweep_all()
-        self._owners.setdefault(owner, _Rows()).rows[row] = None
-        self._total += 1
+        if former is not None:
+            self.release(row)
+        self._look_at(self._owner_of, _LOOKED_AT)
+        self._owner_of[row] = owner
+        self._rows.setdefault(owner, {})[row] = None
         return None
+
+    def _look_at(self, rows: dict[R, Any], count: int) -> None:
+        """Forget those of the first rows that the table no longer has; others become the last."""
+        for row in list(itertools.islice(rows, count)):
+            if self.has_row(row):
+                rows[row] = rows.pop(row)
+            else:
+                self.release(row)
 
     def _is_within_minute(self, owner: str, now: float, new_max: int) -> bool:
         """Count a new row in its owner's minute, if there is room."""
@@ -119,15 +119,3 @@ class Quota(Generic[R]):
             return False
         minute.new += 1
         return True
-
-    def _sweep(self, owned: _Rows[R]) -> None:
-        """Forget rows that the table no longer has."""
-        before = len(owned.rows)
-        owned.rows = {row: None for row in owned.rows if self.has_row(row)}
-        self._total -= before - len(owned.rows)
-
-    def _sweep_all(self) -> None:
-        for owner, owned in tuple(self._owners.items()):
-            self._sweep(owned)
-            if not owned.rows:
-                del self._owners[owner]

@@ -51,7 +51,7 @@ QUOTAS = RemotingConfig(
 
 
 def make_quota(table, **changes):
-    fields = {"what": "rows", "name": "rows_max", "rows_max": 2, "table_max": 4}
+    fields = {"what": "rows", "name": "rows_max", "rows_max": 2}
     return Quota(**fields | {"has_row": table.__contains__} | changes)
 
 
@@ -69,11 +69,10 @@ def test_an_owner_has_its_own_part_and_gets_it_back():
         quota.take("key x", "c", 0)
     quota.take("key y", "c", 0)
     table.remove("a")
-    assert not quota.takes("key x", "d", 0.5), "it is looked at once a second"
-    assert quota.takes("key x", "d", 1)
+    assert quota.takes("key x", "d", 0)
     assert quota.count("key x") == 2
-    quota.release("key x", "d")
-    quota.release("key x", "b")
+    quota.release("d")
+    quota.release("b")
     assert quota.count("key x") == 0
 
 
@@ -93,7 +92,58 @@ def test_what_is_kept_of_owners_and_of_rows_that_are_gone_is_bounded():
     for number in range(OWNERS_MAX + 100):
         quota.take(f"address {number}", number, 0)
     assert len(quota._minutes) == OWNERS_MAX
-    assert len(quota._owners) <= 2 * quota.table_max
+    assert len(quota._owner_of) == len(quota._rows) <= 2
+
+
+def test_a_row_that_changes_hands_counts_for_the_last_that_made_it():
+    """However often it does, no request looks at more than a few rows."""
+    looked_at = []
+
+    def has_row(row):
+        looked_at.append(row)
+        return True
+
+    quota = Quota("rows", "rows_max", 1_000, has_row)
+    for number in range(50):
+        for row in range(1_000):
+            quota.take(f"address {number % 9}", row, 0)
+    assert len(looked_at) == 2 * 50 * 1_000 - 3  # the first two find none and one
+    assert [quota.count(f"address {number}") for number in range(9)] == [0] * 4 + [1_000] + [0] * 4
+
+
+def test_rows_that_are_gone_never_outnumber_the_table():
+    """Also if the same owner makes them without end, or rows that stay are always the oldest."""
+    table = set(range(100))
+    quota = Quota("rows", "rows_max", 10**9, table.__contains__)
+    for row in range(100):
+        quota.take("x", row, 0)
+    for row in range(100, 10_000):
+        quota.take("y", row, 0)  # gone at once
+        assert len(quota._owner_of) <= 200 + 2
+    assert quota.count("x") == 100
+
+
+def test_an_owner_with_too_many_finds_those_that_are_gone_in_a_few_requests():
+    """Each looks at some of its rows only."""
+    table = set(range(1_000))
+    quota = Quota("rows", "rows_max", 1_000, table.__contains__)
+    for row in range(1_000):
+        quota.take("x", row, 0)
+    assert [quota.takes("x", 1_000, 0) for _ in range(8)] == [False] * 8
+    table.remove(999)
+    assert sum(quota.takes("x", 1_000 + number, 0) for number in range(4)) == 1
+
+
+def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed(monkeypatch):
+    """In whatever order a request names them; a minute later nobody else has one of them."""
+    monkeypatch.setattr(rebalance_lock_manager, "LOCKS_PER_OWNER_MAX", 3)
+    locks = rebalance_lock_manager.RebalanceLockManager()
+    queues = [rebalance_lock_manager.MessageQueue("T", "b", number) for number in range(5)]
+    assert locks.lock("g", queues[1:4], "c", 0, "x") == queues[1:4]
+    assert locks.lock("g", queues, "c", 50, "x") == queues[1:4]
+    assert locks.lock("g", queues[1:4], "d", 70, "y") == []
+    with pytest.raises(RequestFailedError, match="LOCKS_PER_OWNER_MAX"):
+        locks.lock("g", queues[:1], "c", 70, "x")
 
 
 # -- over sockets ----------------------------------------------------------------------------------

@@ -22,17 +22,14 @@ import attrs
 import trio
 
 from hastore.broker.groups.consumer_offset_manager import (
-    KEYS_MAX,
     KEYS_PER_OWNER_MAX,
-    OFFSETS_MAX,
     OFFSETS_PER_OWNER_MAX,
     ConsumerOffsetManager,
 )
 from hastore.broker.groups.subscription_group_manager import (
-    GROUPS_MAX,
     SubscriptionGroupManager,
 )
-from hastore.broker.groups.topic_config_manager import TOPICS_MAX, TopicConfigManager
+from hastore.broker.groups.topic_config_manager import TopicConfigManager
 from hastore.broker.quotas import Quota
 from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -188,7 +185,6 @@ class BrokerData:
             "topics",
             "[remoting] topics_per_owner_max",
             config.topics_per_owner_max,
-            TOPICS_MAX,
             lambda topic: topic in topics.topics,
             "[remoting] new_topics_per_minute_max",
             config.new_topics_per_minute_max,
@@ -197,7 +193,6 @@ class BrokerData:
             "consumer groups",
             "[remoting] groups_per_owner_max",
             config.groups_per_owner_max,
-            GROUPS_MAX,
             lambda group: group in groups.groups,
             "[remoting] new_groups_per_minute_max",
             config.new_groups_per_minute_max,
@@ -206,14 +201,12 @@ class BrokerData:
             "pairs of topic and group with an offset",
             "KEYS_PER_OWNER_MAX",
             KEYS_PER_OWNER_MAX,
-            KEYS_MAX,
             lambda key: key in offsets.offsets,
         )
         offsets.offset_quota = Quota(
             "consumer offsets",
             "OFFSETS_PER_OWNER_MAX",
             OFFSETS_PER_OWNER_MAX,
-            OFFSETS_MAX,
             lambda place: offsets.has(*place),
         )
         topics_file = table_file(topics, "topics.json", 0.0)

@@ -24,7 +24,7 @@ import trio
 
 from hastore.broker.groups.consumer_manager import CONNECTED_MAX
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
-from hastore.broker.groups.subscription_group_manager import GROUPS_MAX, group_fault
+from hastore.broker.groups.subscription_group_manager import group_fault
 from hastore.broker.quotas import Quota
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
@@ -79,7 +79,6 @@ class ConsumerProcessors:
             "consumer groups without an offset",
             "[remoting] groups_per_owner_max",
             self.config.groups_per_owner_max,
-            GROUPS_MAX,
             self._is_without_offset,
             "[remoting] new_groups_per_minute_max",
             self.config.new_groups_per_minute_max,
@@ -203,16 +202,17 @@ class ConsumerProcessors:
         """Lock queues for a client that consumes in order."""
         wanted = yield from content_of(request, read_lock_request)
         held: list[MessageQueue] = []
+        refusal = None
         for number, queues in enumerate(wanted.some_queues()):
             if number:
                 yield 0
             now = trio.current_time()
             try:
                 held += self.locks.lock(wanted.group, queues, wanted.client_id, now, client.owner)
-            except RequestFailedError:
-                if not held:
-                    raise
-                break  # the quota is used up
+            except RequestFailedError as error:
+                refusal = error
+        if refusal is not None and not held:
+            raise refusal
         locked = [
             {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
             for queue in held

@@ -50,7 +50,6 @@ class RebalanceLockManager:
             "locks of queues",
             "LOCKS_PER_OWNER_MAX",
             LOCKS_PER_OWNER_MAX,
-            LOCKS_MAX,
             lambda key: key in self._locks and self._now - self._locks[key][1] <= LOCK_LAPSE_S,
         )
 
@@ -82,11 +81,13 @@ class RebalanceLockManager:
             if holder is None and len(locks) >= LOCKS_MAX:
                 continue
             if owner is not None and holder != client_id:
+                if refusal is not None:
+                    continue
                 try:
                     self._quota.take(owner, key, now)
                 except RequestFailedError as error:
-                    refusal = error
-                    break
+                    refusal = error  # of new ones: those that the client holds are renewed
+                    continue
             locks[key] = client_id, now
             locked.append(queue)
         if refusal is not None and not locked:

@@ -75,7 +75,6 @@ class PullRequestHoldService:
             "held pulls",
             "HELD_PER_OWNER_MAX",
             HELD_PER_OWNER_MAX,
-            HELD_TOTAL_MAX,
             lambda _pull: True,  # each is released
         )
 
@@ -135,7 +134,7 @@ class PullRequestHoldService:
         key = pull.topic, pull.queue_id
         _discard(self._queues, key, pull)
         _discard(self._clients, pull.client, pull)
-        self._quota.release(pull.owner, pull)
+        self._quota.release(pull)
         self._count -= 1
         self._slots[_slot_of(pull.deadline)].pop(pull)  # the slot itself goes when it is due
 
