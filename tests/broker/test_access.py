@@ -10,6 +10,7 @@ from functools import partial
 import attrs
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ from hastore.concurrency.turns import Turns
 from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
-from hastore.errors import ConfigError
+from hastore.errors import AccessDeniedError, ConfigError
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.trace import AUDIT_LOGGER
@@ -445,20 +446,43 @@ async def test_a_pull_that_waited_is_answered_by_the_permissions_of_then(
             assert SECRET not in caplog.text
 
 
-async def test_a_pull_whose_key_goes_before_its_turn_is_refused(tmp_path):
-    """It was admitted, and others were to be answered first."""
+@pytest.mark.parametrize("code", sorted(RULES.keys() - OWN_REQUESTS))
+async def test_a_request_whose_key_goes_before_its_turn_is_refused(tmp_path, code):
+    """It was admitted, and others were to be answered first: its client decides how long."""
     access = await open_access(access_config(tmp_path), real_env())
     guard = AccessGuard(access, InMemoryTarget())
-    request = signed(request_of(11), USER_KEY)
+    request = signed(request_of(code), ADMIN_KEY)
     account = await guard.admit(request, ("127.0.0.1", 1), turns=Turns())
 
     async def make():
         raise AssertionError("not reached")
 
-    write_private(tmp_path / "acl.yml", ACCOUNTS.replace(USERS, ""))
+    write_private(tmp_path / "acl.yml", ACCOUNTS.replace("the-admin", "the-next"))
     assert await access.reload()
     answer = await guard.checked(Later(make), request, account).make()
     assert is_denied(answer)
+    with pytest.raises(AccessDeniedError, match="unknown access key"):
+        await guard.admit(request, ("127.0.0.1", 1), turns=Turns())
+
+
+async def test_a_key_that_goes_while_a_long_body_is_read_admits_nothing(tmp_path):
+    """Bodies are read in turns, and those of others may come first."""
+    access = await open_access(access_config(tmp_path), real_env())
+    guard, turns = AccessGuard(access, InMemoryTarget()), Turns()
+    rows = [{"topic": "orders", "brokerName": "b", "queueId": each} for each in range(4_000)]
+    body = json.dumps({"consumerGroup": "billing", "clientId": "c", "mqSet": rows}).encode()
+    request = signed(RemotingCommand(code=41, body=body), ADMIN_KEY)
+    async with trio.open_nursery() as nursery:
+        async with turns._turn:
+
+            async def admit():
+                with pytest.raises(AccessDeniedError, match="not in force any more"):
+                    await guard.admit(request, ("127.0.0.1", 1), turns=turns)
+
+            nursery.start_soon(admit)
+            await trio.testing.wait_all_tasks_blocked()
+            write_private(tmp_path / "acl.yml", ACCOUNTS.replace("the-admin", "the-next"))
+            assert await access.reload()
 
 
 async def test_a_key_counts_from_its_addresses_only(tmp_path):

@@ -117,6 +117,7 @@ class AccessGuard:
             try:
                 if rule.read is not None:
                     await turns.run(content_of(request, rule.read))
+                    account = self._current(account)
                 needs = rule.needs(request)
             except ProtocolError as error:
                 raise _denied(f"it is not clear what the request is about: {error}") from error
@@ -185,20 +186,19 @@ class AccessGuard:
     def checked(self, later: Later, request: RemotingCommand, account: Account) -> Later:
         """Return the answer to an admitted request, checked for the messages that it concerns."""
         rule = RULES[request.code]
-        if rule.may_be_held or rule.found is Found.AT_OFFSET:
-            return self._checked_again(later, request, account)
-        if rule.found is Found.NOTHING or account.is_admin:
-            return later
+        still = self._checked_again(later, request, account)
+        if rule.may_be_held or rule.found in {Found.AT_OFFSET, Found.NOTHING} or account.is_admin:
+            return still
 
         async def make() -> Answer | None:
-            answer = await later.make()
+            answer = await still.make()
             try:
                 _check_answer(answer, account)
             except AccessDeniedError as error:
                 return denial(request, error)
             return answer
 
-        return attrs.evolve(later, make=make)
+        return attrs.evolve(still, make=make)
 
     def reader_of(self, request: RemotingCommand) -> Callable[[RecordCheck], bool] | None:
         """Return which messages the key of an admitted request may read now; None if none.
@@ -218,7 +218,7 @@ class AccessGuard:
 
         async def make() -> Answer | None:
             try:
-                self._check_still(account, RULES[request.code].needs(request))
+                self._check_still(account, lambda: RULES[request.code].needs(request))
             except AccessDeniedError as error:
                 return denial(request, error)
             return await later.make()
@@ -237,26 +237,32 @@ class AccessGuard:
         """Return the answer to a pull that waited, if it may not have messages any more."""
         rule = RULES[request.code]
         try:
-            self._check_still(account, rule.needs_on([pull.topic], [pull.group]), peer[0])
+            needs = rule.needs_on([pull.topic], [pull.group])
+            self._check_still(account, lambda: needs, peer[0])
         except AccessDeniedError as error:
             self._log(peer, account.key.name, request.code, error)
             return denial(request, error)
         return None
 
     def _check_still(
-        self, account: Account, needs: Iterable[Need], host: str | None = None
+        self, account: Account, needs: Callable[[], Iterable[Need]], host: str | None = None
     ) -> None:
         """Raise AccessDeniedError if the table in force does not allow what an earlier one did."""
-        name = account.key.name
-        current = self.access.table.accounts.get(name)
+        current = self._current(account)
         if current is account:
             return
+        if host is not None and not current.takes(host):
+            raise _denied(f"access key {account.key.name} does not count from {host}")
+        for need in needs():
+            _check(current, need)
+
+    def _current(self, account: Account) -> Account:
+        """Return an account as the table in force has it.  Raises AccessDeniedError."""
+        name = account.key.name
+        current = self.access.table.accounts.get(name)
         if current is None or current.key != account.key:
             raise _denied(f"access key {name} is not in force any more")
-        if host is not None and not current.takes(host):
-            raise _denied(f"access key {name} does not count from {host}")
-        for need in needs:
-            _check(current, need)
+        return current
 
 
 def denial(request: RemotingCommand, error: AccessDeniedError) -> RemotingCommand:

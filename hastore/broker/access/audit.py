@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.access.signature import DENIED_FIELD
 from hastore.concurrency.tcp import describe
 from hastore.errors import ProtocolError
 from hastore.trace import audit
@@ -67,6 +68,7 @@ READS: Final[Mapping[int, str]] = {
     RequestCode.PROMISE_NOT_TO_STAND: "promise",
 }
 NOBODY: Final = "nobody"  # the node needs no access keys, or the request has none
+_CUT_OFF: Final = "the connection ended before the outcome was known, or the node stops"
 _TEXT_MAX: Final = 300  # characters of a value
 _BODY_MAX: Final = 65_536  # bytes; a group's configuration has some hundred
 _REFUSED_BODY_MAX: Final = 4_096  # of a request that is refused: parsed in less than 0.1 ms
@@ -110,7 +112,7 @@ def audited(
         try:
             answer = await response.make()
         except BaseException:
-            _record(change[0], request, peer, key, outcome="unknown", reason="the node stops")
+            _record(change[0], request, peer, key, outcome="unknown", reason=_CUT_OFF)
             raise
         _record_answer(change[0], request, peer, key, answer)
         return answer
@@ -129,7 +131,7 @@ def _record_answer(
     if answer.code == ResponseCode.SUCCESS:
         _record(action, request, peer, key, outcome="done", reason=None)
     else:
-        is_refused = answer.code == ResponseCode.NO_PERMISSION
+        is_refused = answer.code == ResponseCode.NO_PERMISSION or DENIED_FIELD in answer.ext_fields
         outcome = "refused" if is_refused else "failed"
         _record(action, request, peer, key, outcome=outcome, reason=answer.remark)
 

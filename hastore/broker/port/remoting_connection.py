@@ -363,12 +363,13 @@ class RemotingConnection:
                 return False
         if command.code in SEND_CODES:
             return self._submit(command)
-        response = audited(self.processors.process(command, self), command, self.peer, account)
+        response = self.processors.process(command, self)
+        if isinstance(response, Later) and self.guard is not None and account is not None:
+            response = self.guard.checked(response, command, account)
+        response = audited(response, command, self.peer, account)
         if isinstance(response, RemotingCommand):
             self._answer_now(command, response)
             return False
-        if self.guard is not None and account is not None:
-            response = self.guard.checked(response, command, account)
         later = silently(response) if command.is_one_way else response
         self.answer_later(self._counted(later, self._reader.frame_size))
         return False
