@@ -840,3 +840,27 @@ async def test_an_audit_event_names_what_changes(tmp_path, audit_events):
     assert (reload["action"], reload["who"]) == ("reload-permissions", "this node")
     assert (reload["outcome"], reload["what"]) == ("refused", str(tmp_path / "acl.yml"))
     assert "accounts is not a list" in reload["reason"]
+
+
+async def test_a_stranger_cannot_fill_the_audit_log_with_a_body(tmp_path, audit_events):
+    """What no right signature proves is recorded without its body, and slowed like a wrong key."""
+    body = json.dumps({f"n{number}": "x" * 100 for number in range(20)}).encode()
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        for key in None, attrs.evolve(ADMIN_KEY, secret=USER_KEY.secret), USER_KEY:
+            async with raw_client(master.address) as client:
+                await client.ask(signed(RemotingCommand(code=200, body=body), key))
+        failed = master.access.attempts.total
+    stranger, wrong, user = audit_events
+    assert (stranger["who"], stranger["what"], wrong["what"]) == ("none", {}, {})
+    assert (user["who"], len(user["what"])) == (USER_KEY.name, 20)
+    assert failed == 2
+
+
+async def test_names_in_a_body_are_cut_in_the_audit_log(tmp_path, audit_events):
+    """As values are."""
+    body = json.dumps({"groupName": "g", "n" * 4_000: 1}).encode()
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        async with raw_client(master.address) as client:
+            await client.ask(signed(RemotingCommand(code=200, body=body), ADMIN_KEY))
+    (event,) = audit_events
+    assert max(len(name) for name in event["what"]) < 400

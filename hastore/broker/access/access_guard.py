@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from hastore.wire.pull_message import PullRequest
 
 NOT_PROVEN: Final = "access denied: unknown access key, or wrong signature"
+NO_KEY: Final = "access denied: the request has no access key, and this node needs one"
 _NOBODYS: Final = Secret("signs-for-keys-that-do-not-exist")
 _UPDATE: Final = "update the hastore that asks to the version of this node"
 _KEY_SHOWN_MAX: Final = 64
@@ -107,6 +108,7 @@ class AccessGuard:
         hastore's own signatures do not count.  A long body is read in ``turns``, once the signature
         is right and the account may send such requests at all.  Raises AccessDeniedError.
         """
+        account = None
         try:
             account = await self._account(request, peer, connection=connection)
             rule = RULES.get(request.code)
@@ -130,7 +132,7 @@ class AccessGuard:
         except AccessDeniedError as error:
             key = _shown_key(request)
             self._log(peer, key, request.code, error)
-            audit_refusal(request, peer, key, str(error))
+            audit_refusal(request, peer, key, str(error), is_proven=account is not None)
             raise
         return account
 
@@ -163,17 +165,15 @@ class AccessGuard:
     ) -> Account:
         host = peer[0]
         name = _key_of(request)
-        if not name:
-            raise _denied("the request has no access key, and this node needs one")
-        account = self.access.table.accounts.get(name)
+        account = self.access.table.accounts.get(name or "")
         secret = _NOBODYS if account is None else account.key.secret
         try:
-            is_signed = await _is_signed(secret, request, connection)
+            is_signed = bool(name) and await _is_signed(secret, request, connection)
         except ProtocolError:
             is_signed = False
         if account is None or not is_signed:
             delay_s = self.access.attempts.record(host, trio.current_time())
-            msg = NOT_PROVEN
+            msg = NOT_PROVEN if name else NO_KEY
             if delay_s:
                 msg += f"; too many failed attempts from {host}: answered after {delay_s:.0f} s"
             raise AccessDeniedError(msg, code=ResponseCode.SYSTEM_ERROR, delay_s=delay_s or None)

@@ -76,16 +76,26 @@ _FIELDS_MAX: Final = 20
 
 
 def audit_refusal(
-    request: RemotingCommand, peer: tuple[str, int], key: str | None, reason: str
+    request: RemotingCommand,
+    peer: tuple[str, int],
+    key: str | None,
+    reason: str,
+    *,
+    is_proven: bool,
 ) -> None:
-    """Record that a request of an admin was refused; a request of others is not recorded."""
+    """Record that a request of an admin was refused; a request of others is not recorded.
+
+    Without a right signature (``is_proven``) the body is not looked into: strangers could fill the
+    log with a few requests.
+    """
     change = CHANGES.get(request.code)
     if request.code == RequestCode.UPDATE_CONSUMER_OFFSET or (
         change is None and request.code not in READS
     ):
         return  # a consumer's, which its own log has
     action = READS[request.code] if change is None else change[0]
-    _record(action, request, peer, key, outcome="refused", reason=reason)
+    body_max = _REFUSED_BODY_MAX if is_proven else 0
+    _record(action, request, peer, key, outcome="refused", reason=reason, body_max=body_max)
 
 
 def audited(
@@ -133,7 +143,8 @@ def _record_answer(
     else:
         is_refused = answer.code == ResponseCode.NO_PERMISSION or DENIED_FIELD in answer.ext_fields
         outcome = "refused" if is_refused else "failed"
-        _record(action, request, peer, key, outcome=outcome, reason=answer.remark)
+        size = _REFUSED_BODY_MAX if is_refused else _BODY_MAX
+        _record(action, request, peer, key, outcome=outcome, reason=answer.remark, body_max=size)
 
 
 def _record(
@@ -144,12 +155,13 @@ def _record(
     *,
     outcome: str,
     reason: str | None,
+    body_max: int = _BODY_MAX,
 ) -> None:
     audit(
         action,
         who=_short(key) if key else NOBODY,
         peer=describe(peer),
-        what=_what(request, _REFUSED_BODY_MAX if outcome == "refused" else _BODY_MAX),
+        what=_what(request, body_max),
         outcome=outcome,
         reason=None if reason is None else _short(reason),
     )
@@ -165,7 +177,8 @@ def _what(request: RemotingCommand, body_max: int) -> dict[str, Any]:
             body = liberal_json.loads_object(request.body[:body_max], "the group")
         except ProtocolError:
             return what
-        what |= {name: _short(str(value)) for name, value in sorted(body.items())[:_FIELDS_MAX]}
+        rows = sorted(body.items())[:_FIELDS_MAX]
+        what |= {_short(name): _short(str(value)) for name, value in rows}
     return what
 
 
