@@ -161,7 +161,7 @@ class GroupSender:
         if unique_key is None:
             unique_key = new_key = self._unique_keys.make(now_ms)
             text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
-        check_text_size(len(text) + len(message.topic))
+        check_text_size(message.topic, text)
         pending = PendingSend(0, message.topic, 0, unique_key)
         try:
             return Outgoing(message, pending, new_key, text.encode())
@@ -213,7 +213,7 @@ class GroupSender:
             )
         body = write_batch(keyed)
         _check_body_size(len(body))
-        check_text_size(len(first.topic))
+        check_text_size(first.topic)
         opaque = self.link.next_opaque()
         pending = PendingSend(opaque, first.topic, queue_id, None)
         head = self._batch_head(opaque, first, queue_id, body, now_ms)

@@ -19,6 +19,7 @@ is what ``encode_command`` writes.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final, TypeAlias
 
@@ -48,6 +49,8 @@ Buffer: TypeAlias = bytes | bytearray
 ReplyTo: TypeAlias = "tuple[int, int, str | None] | None"
 # Opaque, msgId, queueId, queueOffset, position of the frame.
 OkReply: TypeAlias = "tuple[int, str, int, int, int]"
+
+_TEXT_IN_JSON_MAX: Final = HEADER_SIZE_MAX - 8 * 1024  # beside the other fields
 
 _PREFIX_SIZE: Final = FRAME_PREFIX.size
 _prefix_at: Final = FRAME_PREFIX.unpack_from
@@ -206,15 +209,28 @@ def properties_text(message: Message, unique_key: str | None) -> str:
     text = write_properties(properties) if properties else ""
     if unique_key is not None:
         text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
-    check_text_size(len(text) + len(message.topic))
+    check_text_size(message.topic, text)
     return text
 
 
-def check_text_size(size: int) -> None:
-    """Raise ConfigError for a topic and properties too large for a frame."""
+def check_text_size(topic: str, properties: str = "") -> None:
+    """Raise ConfigError for a topic and properties too large for a frame.
+
+    A node closes the connection for a header above HEADER_SIZE_MAX.  JSON writes a character in
+    up to 6 bytes, and what is not in the BMP in 12.
+    """
+    size = len(topic) + len(properties)
     if size > PROPERTIES_TEXT_SIZE_MAX:
         msg = f"topic and properties of {size} characters do not fit a frame"
         raise ConfigError(msg, hint="a record takes 32767 bytes of properties")
+    if 12 * size <= _TEXT_IN_JSON_MAX:
+        return
+    size = len(json.dumps(topic)) + len(json.dumps(properties))
+    if size > _TEXT_IN_JSON_MAX:
+        raise ConfigError(
+            f"topic and properties take {size} bytes in JSON and do not fit a request's header",
+            hint=f"at most {_TEXT_IN_JSON_MAX}: put large or binary values into the body",
+        )
 
 
 # -- the choice ----------------------------------------------------------------------------------

@@ -504,6 +504,7 @@ async def test_an_invalid_batch_is_refused_before_it_is_sent(messages, reason):
     [
         (Message("T", bytes(16 << 20)), "a body of 16777216 bytes"),
         (Message("T", b"", properties={"k": "v" * 70_000}), "characters do not fit"),
+        (Message("T", b"", properties={"k": "\x07" * 32_000}), "bytes in JSON"),
         (Message("T", b"", properties={"k": "\x01"}), "holds U"),
     ],
 )
@@ -513,7 +514,8 @@ async def test_a_message_that_fits_no_frame_is_refused_before_it_is_sent(message
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         with pytest.raises(ConfigError, match=reason):
             await producer.send(message)
-        assert (await producer.send(Message("T", b""))).ok
+        largest = Message("T", b"", properties={"k": "\u00e9" * 16_000})
+        assert (await producer.send(largest)).ok
     assert len(target.messages) == 1
 
 
