@@ -15,6 +15,7 @@ most OWNERS_MAX owners have a minute.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import attrs
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 MINUTE_S: Final = 60.0
 OWNERS_MAX: Final = 4_096
-_OWN_LOOKED_AT: Final = 256  # rows of an owner that has too many, a request
+_OWN_LOOKED_AT: Final = 256  # rows of an owner that has too many, for a new one
 _LOOKED_AT: Final = 2  # rows of all owners, a new one: so those that are gone cannot add up
 
 R = TypeVar("R", bound="Hashable")
@@ -50,8 +51,9 @@ class Quota(Generic[R]):
     has_row: Callable[[R], bool]  # whether the table still has one
     new_name: str = ""
     new_max: int | None = None  # within a minute; None: any number
-    _owner_of: dict[R, str] = attrs.field(factory=dict, init=False)  # looked at first: the first
-    _rows: dict[str, dict[R, None]] = attrs.field(factory=dict, init=False)  # likewise, by owner
+    # Looked at first: the first.  A plain dict is slow at its front once that has moved.
+    _owner_of: OrderedDict[R, str] = attrs.field(factory=OrderedDict, init=False)
+    _rows: dict[str, OrderedDict[R, None]] = attrs.field(factory=dict, init=False)  # by owner
     _minutes: dict[str, _Minute] = attrs.field(factory=dict, init=False)  # the oldest first
 
     def take(self, owner: str, row: R, now: float) -> None:
@@ -65,8 +67,10 @@ class Quota(Generic[R]):
         return self._fault(owner, row, now) is None
 
     def release(self, row: R) -> None:
-        """Stop counting a row, without waiting for its owner to have too many."""
-        owner = self._owner_of.pop(row)
+        """Stop counting a row that is gone, if it counts; one that is not told is found later."""
+        owner = self._owner_of.pop(row, None)
+        if owner is None:
+            return
         rows = self._rows[owner]
         del rows[row]
         if not rows:
@@ -96,14 +100,14 @@ class Quota(Generic[R]):
             self.release(row)
         self._look_at(self._owner_of, _LOOKED_AT)
         self._owner_of[row] = owner
-        self._rows.setdefault(owner, {})[row] = None
+        self._rows.setdefault(owner, OrderedDict())[row] = None
         return None
 
-    def _look_at(self, rows: dict[R, Any], count: int) -> None:
+    def _look_at(self, rows: OrderedDict[R, Any], count: int) -> None:
         """Forget those of the first rows that the table no longer has; others become the last."""
         for row in list(itertools.islice(rows, count)):
             if self.has_row(row):
-                rows[row] = rows.pop(row)
+                rows.move_to_end(row)
             else:
                 self.release(row)
 

@@ -86,6 +86,7 @@ from tests.support.waiting import eventually
 
 ACCESS = NodeAccess(real_env(), parse_permissions(ACCOUNTS.encode(), "acl.yml"), None, "acl.yml")
 NOT_PROVEN = "access denied: unknown access key, or wrong signature"
+PEER = ("127.0.0.1", 1)
 NO_KEY = "access denied: the request has no access key, and this node needs one"
 HEARTBEAT = {
     "clientID": "c",
@@ -452,17 +453,17 @@ async def test_a_request_whose_key_goes_before_its_turn_is_refused(tmp_path, cod
     access = await open_access(access_config(tmp_path), real_env())
     guard = AccessGuard(access, InMemoryTarget())
     request = signed(request_of(code), ADMIN_KEY)
-    account = await guard.admit(request, ("127.0.0.1", 1), turns=Turns())
+    account = await guard.admit(request, PEER, turns=Turns())
 
     async def make():
         raise AssertionError("not reached")
 
     write_private(tmp_path / "acl.yml", ACCOUNTS.replace("the-admin", "the-next"))
     assert await access.reload()
-    answer = await guard.checked(Later(make), request, account).make()
+    answer = await guard.checked(Later(make), request, account, PEER).make()
     assert is_denied(answer)
     with pytest.raises(AccessDeniedError, match="unknown access key"):
-        await guard.admit(request, ("127.0.0.1", 1), turns=Turns())
+        await guard.admit(request, PEER, turns=Turns())
 
 
 async def test_a_key_that_goes_while_a_long_body_is_read_admits_nothing(tmp_path):
@@ -477,7 +478,7 @@ async def test_a_key_that_goes_while_a_long_body_is_read_admits_nothing(tmp_path
 
             async def admit():
                 with pytest.raises(AccessDeniedError, match="not in force any more"):
-                    await guard.admit(request, ("127.0.0.1", 1), turns=turns)
+                    await guard.admit(request, PEER, turns=turns)
 
             nursery.start_soon(admit)
             await trio.testing.wait_all_tasks_blocked()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 
 import attrs
 import pytest
@@ -144,6 +145,23 @@ def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed(monkeypatc
     assert locks.lock("g", queues[1:4], "d", 70, "y") == []
     with pytest.raises(RequestFailedError, match="LOCKS_PER_OWNER_MAX"):
         locks.lock("g", queues[:1], "c", 70, "x")
+    locks.unlock("g", queues[2:4], "c")
+    assert locks._quota.count("x") == 1
+
+
+def test_a_quota_is_as_quick_with_many_rows_as_with_few():
+    """Rows that are looked at move to the end: what a request costs must not grow with them."""
+
+    def seconds(rows):
+        quota = Quota("rows", "rows_max", 10**9, lambda _row: True)
+        for row in range(rows):
+            quota.take("x", row, 0)
+        begun = time.process_time()
+        for row in range(2_000):
+            quota.take("x", rows + row, 0)
+        return time.process_time() - begun
+
+    assert min(seconds(100_000) for _ in range(3)) < 8 * min(seconds(1_000) for _ in range(3))
 
 
 # -- over sockets ----------------------------------------------------------------------------------

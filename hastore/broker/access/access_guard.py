@@ -119,7 +119,7 @@ class AccessGuard:
             try:
                 if rule.read is not None:
                     await turns.run(content_of(request, rule.read))
-                    account = self._current(account)
+                    account = self._current(account, peer[0])
                 needs = rule.needs(request)
             except ProtocolError as error:
                 raise _denied(f"it is not clear what the request is about: {error}") from error
@@ -183,10 +183,12 @@ class AccessGuard:
 
     # -- topics that only the log knows ------------------------------------------------------------
 
-    def checked(self, later: Later, request: RemotingCommand, account: Account) -> Later:
+    def checked(
+        self, later: Later, request: RemotingCommand, account: Account, peer: tuple[str, int]
+    ) -> Later:
         """Return the answer to an admitted request, checked for the messages that it concerns."""
         rule = RULES[request.code]
-        still = self._checked_again(later, request, account)
+        still = self._checked_again(later, request, account, peer[0])
         if rule.may_be_held or rule.found in {Found.AT_OFFSET, Found.NOTHING} or account.is_admin:
             return still
 
@@ -213,12 +215,14 @@ class AccessGuard:
 
     # -- requests that wait ------------------------------------------------------------------------
 
-    def _checked_again(self, later: Later, request: RemotingCommand, account: Account) -> Later:
+    def _checked_again(
+        self, later: Later, request: RemotingCommand, account: Account, host: str
+    ) -> Later:
         """Check a request again when its turn comes: by the permissions in force then."""
 
         async def make() -> Answer | None:
             try:
-                self._check_still(account, lambda: RULES[request.code].needs(request))
+                self._check_still(account, lambda: RULES[request.code].needs(request), host)
             except AccessDeniedError as error:
                 return denial(request, error)
             return await later.make()
@@ -245,23 +249,22 @@ class AccessGuard:
         return None
 
     def _check_still(
-        self, account: Account, needs: Callable[[], Iterable[Need]], host: str | None = None
+        self, account: Account, needs: Callable[[], Iterable[Need]], host: str
     ) -> None:
         """Raise AccessDeniedError if the table in force does not allow what an earlier one did."""
-        current = self._current(account)
-        if current is account:
-            return
-        if host is not None and not current.takes(host):
-            raise _denied(f"access key {account.key.name} does not count from {host}")
-        for need in needs():
-            _check(current, need)
+        current = self._current(account, host)
+        if current is not account:
+            for need in needs():
+                _check(current, need)
 
-    def _current(self, account: Account) -> Account:
+    def _current(self, account: Account, host: str) -> Account:
         """Return an account as the table in force has it.  Raises AccessDeniedError."""
         name = account.key.name
         current = self.access.table.accounts.get(name)
         if current is None or current.key != account.key:
             raise _denied(f"access key {name} is not in force any more")
+        if not current.takes(host):
+            raise _denied(f"access key {name} does not count from {host}")
         return current
 
 

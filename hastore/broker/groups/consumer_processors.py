@@ -104,10 +104,12 @@ class ConsumerProcessors:
         admitted, refusal = [], None
         self._arriving.clear()
         for consumer in heartbeat.consumers:
+            if refusal is not None and not self._is_known(consumer.group):
+                continue
             try:
                 self._admit(consumer.group, client)
             except RequestFailedError as error:
-                refusal = refusal or error
+                refusal = error
             else:
                 admitted.append(consumer)
         heartbeat = attrs.evolve(heartbeat, consumers=tuple(admitted))
@@ -118,13 +120,17 @@ class ConsumerProcessors:
 
     def _admit(self, name: str, client: ClientConnection) -> None:
         """Make sure that there is room for a group.  Raises RequestFailedError."""
-        if name in self.data.groups.groups or name in self.consumers.groups:
+        if self._is_known(name):
             return
         if len(self.consumers.groups) >= CONNECTED_MAX:
             msg = f"consumers of {CONNECTED_MAX} groups are connected, the most that may be"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         self._quota.take(client.owner, name, trio.current_time())
         self._arriving.add(name)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a group has an offset, or members."""
+        return name in self.data.groups.groups or name in self.consumers.groups
 
     def _is_without_offset(self, name: str) -> bool:
         """Whether a group is known by heartbeats only."""

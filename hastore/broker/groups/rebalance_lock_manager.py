@@ -99,9 +99,13 @@ class RebalanceLockManager:
         for queue in queues:
             key = group, queue
             if self._locks.get(key, (None, 0.0))[0] == client_id:
-                del self._locks[key]
+                self._drop(key)
 
     def _drop_lapsed(self, now: float) -> None:
         lapsed = [key for key, (_, time) in self._locks.items() if now - time > LOCK_LAPSE_S]
         for key in lapsed:
-            del self._locks[key]
+            self._drop(key)
+
+    def _drop(self, key: tuple[str, MessageQueue]) -> None:
+        del self._locks[key]
+        self._quota.release(key)

@@ -365,7 +365,7 @@ class RemotingConnection:
             return self._submit(command)
         response = self.processors.process(command, self)
         if isinstance(response, Later) and self.guard is not None and account is not None:
-            response = self.guard.checked(response, command, account)
+            response = self.guard.checked(response, command, account, self.peer)
         response = audited(response, command, self.peer, account)
         if isinstance(response, RemotingCommand):
             self._answer_now(command, response)
