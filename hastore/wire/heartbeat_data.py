@@ -185,11 +185,12 @@ def _subscription(row: Mapping[str, Any]) -> Subscription:
         msg = f"a subscription of {len(expression)} characters; at most {EXPRESSION_SIZE_MAX}"
         raise ProtocolError(msg)
     check_text("a subscription", expression)
+    kind = name_field(row, "expressionType") if row.get("expressionType") else EXPRESSION_TAG
     return Subscription(
         topic=name_field(row, "topic"),
         expression=expression,
         version=integer_field(row, "subVersion", 0, bits=64),
-        expression_type=text_field(row, "expressionType") or EXPRESSION_TAG,
+        expression_type=kind,
     )
 
 

@@ -108,6 +108,11 @@ def test_a_heartbeat_of_the_js_client_is_read():
             + b'{"topic":"T"}]}]}',
             "4097 entries",
         ),
+        (
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":['
+            + b'{"topic":"T","expressionType":"%b"}]}]}' % (b"x" * 256),
+            "expressionType has 256 characters",
+        ),
         (b" " * (1 << 20) + b"{}", "heartbeat of"),
     ],
 )
