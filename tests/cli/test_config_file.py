@@ -29,8 +29,10 @@ from hastore.status import (
     ClientCertificates,
     FlushDiskType,
     HAProtocol,
+    OwnSignatures,
     SlaveStart,
     TlsMode,
+    TlsVersion,
 )
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.node.commands import node_settings, resolve
@@ -412,7 +414,12 @@ def test_every_value_round_trips_through_toml(setting, data):
     values[Kind.URLS] = st.sampled_from([("http://h:1",), ("https://a:2379", "http://[::1]:4")])
     values[Kind.PATH] = values[Kind.FILE] = values[Kind.TEXT]
     values[Kind.LOCAL_ADDRESS] = values[Kind.HA_ADDRESS] = values[Kind.ADDRESS]
-    value = data.draw(values.get(setting.kind, st.integers(1, 1 << 40)))
+    values[Kind.OWN_SIGNATURES] = st.sampled_from(OwnSignatures)
+    values[Kind.TLS_VERSION] = st.sampled_from(TlsVersion)
+    for kind in Kind.COUNT, Kind.DURATION, Kind.SIZE:
+        values[kind] = st.integers(1, 1 << 40)
+    assert not {each.kind for each in SETTINGS} - values.keys()
+    value = data.draw(values[setting.kind])
     text = tomllib.loads(f"x = {format_value(setting.kind, value)}")["x"]
     assert parse_value(setting.kind, text) == value
 

@@ -76,12 +76,18 @@ async def test_a_group_with_access_keys_fails_over_and_promises_by_them(
             ):
                 pass
         assert etcd.process is not None
-        etcd.process.send_signal(signal.SIGSTOP)
-        try:
-            await trio.sleep(2 * TTL_S)
-            await group.acknowledged_after(trio.current_time())
-        finally:
-            etcd.process.send_signal(signal.SIGCONT)
+        for _ in range(5):  # on a busy machine promises may come too late, but not each time
+            etcd.process.send_signal(signal.SIGSTOP)
+            try:
+                await trio.sleep(2 * TTL_S)
+                with trio.move_on_after(TTL_S) as too_late:
+                    await group.acknowledged_after(trio.current_time())
+            finally:
+                etcd.process.send_signal(signal.SIGCONT)
+            if not too_late.cancelled_caught:
+                break
+            await group.settled()
+        assert not too_late.cancelled_caught, "no member promised anything"
         async with Consumer.connect(group.addresses, access_key=USER_KEY, tls=tls) as consumer:
             async for message in consumer.messages(TOPIC, group="billing"):
                 assert message.body.startswith(b"key-")
