@@ -159,9 +159,9 @@ class ConfirmedRecords:
     def _queues(self) -> tuple[QueueFiles, ...]:
         if self._root is None:
             return ()
-        found = find_queues(self._disk, self._root, UNIT_SIZE)
+        found = find_queues(self._disk, self._root, None)
         self._file_size = found.file_size
-        return found.queues
+        return tuple(queue for queue in found.queues if queue.files)
 
     @functools.cached_property
     def _by_name(self) -> dict[tuple[str, int], QueueFiles]:
