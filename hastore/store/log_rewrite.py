@@ -126,12 +126,19 @@ def _opened(
 
 
 def _places(
-    confirmed: ConfirmedRecords, disk_file: DiskFile, base: int, start: int, target: int
+    confirmed: ConfirmedRecords,
+    disk_file: DiskFile,
+    base: int,
+    start: int,
+    target: int,
+    *,
+    sure: int | None = None,
 ) -> Iterator[tuple[int, RecordCheck]]:
     """Yield the records of a file from before ``start`` up to ``target``, and damage between them.
 
     It begins with a record that its consume queue names, or with the file, and passes over what
     only looks like a record (``queue.confirmed_records``): it may have been planted in a body.
+    With ``sure``, where an earlier walk over the file ended, it begins there.
     """
 
     def read(physic_offset: int, size: int) -> bytes:
@@ -139,7 +146,7 @@ def _places(
 
     # Our units may still name records that lie inside of a half-written one.
     begin = base + max(start - RECORD_SIZE_MAX, 0)
-    position = confirmed.last_before(begin, base, read) - base
+    position = (confirmed.last_before(begin, base, read) if sure is None else sure) - base
     while position <= target:
         check = check_at(disk_file, position, base, check_crc=True)
         yield position, check
@@ -227,15 +234,28 @@ def rewrite(disk: Disk, mapped_file: MappedFile, physic_offset: int, data: bytes
 
 
 def written_records(
-    disk: Disk, data_dir: str, file_size: int, part: Range, delay_levels: DelayLevels
+    disk: Disk,
+    data_dir: str,
+    file_size: int,
+    part: Range,
+    delay_levels: DelayLevels,
+    *,
+    confirmed: ConfirmedRecords | None = None,
+    sure: int | None = None,
 ) -> list[WrittenRecord]:
-    """Return the whole messages that overlap a range of one file, in order.  Raises DiskError."""
-    confirmed = ConfirmedRecords(disk, data_dir)
+    """Return the whole messages that overlap a range of one file, in order.  Raises DiskError.
+
+    Who reads range after range passes the same ``confirmed``, and as ``sure`` the end of the last
+    message so far: what begins before that is left out.
+    """
+    confirmed = confirmed or ConfirmedRecords(disk, data_dir)
     with _opened(disk, data_dir, file_size, part.start) as (disk_file, base):
+        if sure is not None and not base <= sure < base + file_size:
+            sure = None
         return [
             _written(check, base + position, delay_levels)
             for position, check in _places(
-                confirmed, disk_file, base, part.start - base, part.stop - 1 - base
+                confirmed, disk_file, base, part.start - base, part.stop - 1 - base, sure=sure
             )
             if check.kind is RecordKind.MESSAGE and base + position + check.size > part.start
         ]
