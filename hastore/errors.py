@@ -140,6 +140,12 @@ class LogDamagedError(StoreError):
         self.physic_offset = physic_offset
 
 
+class LossRefusedError(StoreError):
+    """A change would leave out messages that may be right; nothing was changed."""
+
+    exit_code = 6
+
+
 class EpochFileError(StoreError):
     """The file of a log's epochs is damaged; nothing was changed."""
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk
+    from hastore.store.tools.log_directory import LogDirectory
 
 _INT32_MAX: Final = 2**31 - 1
 # A chunk with at most this many records is freed before the next one is read, which then reuses
@@ -61,6 +62,7 @@ class RangeDecoder:
     unconfirmed: bool = False
     _schema: pa.Schema = attrs.field(init=False)
     _read_schema: pa.Schema = attrs.field(init=False)
+    _log: tuple[str, LogDirectory, ConfirmedRecords] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Determine which columns the filter and ``fail_fast`` need in addition."""
@@ -93,12 +95,11 @@ class RangeDecoder:
         missing = log_range.missing_before
         if missing:
             start = log_range.start_offset - missing
-            file_size = find_log(self.disk, log_range.store).mapped_file_size or missing
+            file_size = self._log_of(log_range.store)[0].mapped_file_size or missing
             of_file = attrs.evolve(log_range, segment=f"{start - start % file_size:020d}")
             yield self._missing(of_file, start, missing, "no file has them")
         base = log_range.file_offset
         at = log_range.start_offset
-        confirmed = ConfirmedRecords(self.disk, find_log(self.disk, log_range.store).root)
         with RecordReader(self.disk, log_range.path, log_range.file_size) as reader:
             while at < log_range.end_offset:
                 block = reader.read_block(at - base, at, log_range.end_offset)
@@ -107,7 +108,7 @@ class RangeDecoder:
                         yield self._message_batch(log_range, block)
                     at += block.end
                 else:
-                    at = yield from self._damage_batches(log_range, at, confirmed)
+                    at = yield from self._damage_batches(log_range, at)
                 if block.count <= _FREED_EARLY_MAX:
                     del block
 
@@ -128,13 +129,19 @@ class RangeDecoder:
             batch = batch.slice(int(block.starts.searchsorted(keep_from)))
         return batch
 
-    def _damage_batches(
-        self, log_range: LogRange, at: int, confirmed: ConfirmedRecords
-    ) -> Generator[pa.RecordBatch, None, int]:
+    def _log_of(self, store: str) -> tuple[LogDirectory, ConfirmedRecords]:
+        """Return what is read of a store but its records, once for all of its ranges."""
+        if self._log is None or self._log[0] != store:
+            log = find_log(self.disk, store)
+            self._log = (store, log, ConfirmedRecords(self.disk, log.root))
+        return self._log[1:]
+
+    def _damage_batches(self, log_range: LogRange, at: int) -> Generator[pa.RecordBatch, None, int]:
         """Yield the damage and fillers from ``at`` on; return where reading resumes."""
-        log = find_log(self.disk, log_range.store)
+        log, confirmed = self._log_of(log_range.store)
         file_end = log_range.file_offset + log_range.file_size
-        if all(file.physic_offset != log_range.file_offset for file in log.files):
+        is_listed = any(file.physic_offset == log_range.file_offset for file in log.files)
+        if not is_listed or not self.disk.exists(log_range.path):
             end = min(file_end, log_range.end_offset)
             first = max(at, log_range.keep_from)
             yield self._missing(log_range, first, end - first, "its file went while it was read")

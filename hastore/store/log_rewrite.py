@@ -22,9 +22,7 @@ from hastore.store.record.derived_record import derive
 from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
     HEAD_READ_SIZE,
-    MAGIC_POSITION,
     MESSAGE_MAGICS,
-    MESSAGE_PATTERN,
     RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
 )
@@ -35,6 +33,7 @@ from hastore.store.record.record_check import (
     check_record,
     claims_fit,
 )
+from hastore.store.record.record_search import RecordSearch
 from hastore.store.recovery.tail_scan import check_at
 
 if TYPE_CHECKING:
@@ -127,12 +126,19 @@ def _opened(
 
 
 def _places(
-    confirmed: ConfirmedRecords, disk_file: DiskFile, base: int, start: int, target: int
+    confirmed: ConfirmedRecords,
+    disk_file: DiskFile,
+    base: int,
+    start: int,
+    target: int,
+    *,
+    sure: int | None = None,
 ) -> Iterator[tuple[int, RecordCheck]]:
     """Yield the records of a file from before ``start`` up to ``target``, and damage between them.
 
     It begins with a record that its consume queue names, or with the file, and passes over what
     only looks like a record (``queue.confirmed_records``): it may have been planted in a body.
+    With ``sure``, where an earlier walk over the file ended, it begins there.
     """
 
     def read(physic_offset: int, size: int) -> bytes:
@@ -140,7 +146,7 @@ def _places(
 
     # Our units may still name records that lie inside of a half-written one.
     begin = base + max(start - RECORD_SIZE_MAX, 0)
-    position = confirmed.last_before(begin, base, read) - base
+    position = (confirmed.last_before(begin, base, read) if sure is None else sure) - base
     while position <= target:
         check = check_at(disk_file, position, base, check_crc=True)
         yield position, check
@@ -164,6 +170,10 @@ def first_damage(
     the master's records up to ``stop`` are intact, or the same bytes here.
     """
     position, end = 0, stop - begin
+    search = RecordSearch(
+        lambda at, size: masters[at : at + size], begin, 0, min(len(masters), file_end - begin)
+    )
+    heads = search.heads(masters, 0)
     while position < end:
         available = file_end - begin - position
         if available < BLANK_SIZE_MIN:
@@ -171,15 +181,19 @@ def first_damage(
         needed = _needed(masters, position, available)
         if needed > len(masters):
             return MoreNeeded(begin + needed)
-        check = check_record(memoryview(masters)[position:], 0, available, begin + position)
+        rest = memoryview(masters)[position:]
+        check = check_record(rest, 0, available, begin + position, check_crc=False)
         if check.kind is RecordKind.BLANK:
             return None
-        if check.kind is RecordKind.MESSAGE:
+        # The search computes no checksum twice, however many records claim the same bytes.
+        if check.kind is RecordKind.MESSAGE and search.check(position):
             position += check.size
             continue
-        following = min(_next_record(masters, position + 1, begin, file_end) or end, end)
+        following = next((at for at in heads if at > position and search.check(at)), end)
+        following = min(following, end)
         if own[position:following] != masters[position:following]:
-            return BadRecord(begin + position, check.kind)
+            kind = check_record(rest, 0, available, begin + position).kind
+            return BadRecord(begin + position, kind)
         position = following
     return None
 
@@ -197,16 +211,6 @@ def _needed(data: bytes, position: int, available: int) -> int:
     if len(data) - position < HEAD_READ_SIZE:
         return position + HEAD_READ_SIZE
     return position + (size if claims_fit(data[position : position + HEAD_READ_SIZE]) else 0)
-
-
-def _next_record(data: bytes, position: int, begin: int, file_end: int) -> int | None:
-    """Return where the next intact message begins that is wholly there; None if there is none."""
-    for match in MESSAGE_PATTERN.finditer(data, position + MAGIC_POSITION):
-        at = match.start() - MAGIC_POSITION
-        rest = memoryview(data)[at:]
-        if check_record(rest, 0, file_end - begin - at, begin + at).kind is RecordKind.MESSAGE:
-            return at
-    return None
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -230,15 +234,28 @@ def rewrite(disk: Disk, mapped_file: MappedFile, physic_offset: int, data: bytes
 
 
 def written_records(
-    disk: Disk, data_dir: str, file_size: int, part: Range, delay_levels: DelayLevels
+    disk: Disk,
+    data_dir: str,
+    file_size: int,
+    part: Range,
+    delay_levels: DelayLevels,
+    *,
+    confirmed: ConfirmedRecords | None = None,
+    sure: int | None = None,
 ) -> list[WrittenRecord]:
-    """Return the whole messages that overlap a range of one file, in order.  Raises DiskError."""
-    confirmed = ConfirmedRecords(disk, data_dir)
+    """Return the whole messages that overlap a range of one file, in order.  Raises DiskError.
+
+    Who reads range after range passes the same ``confirmed``, and as ``sure`` the end of the last
+    message so far: what begins before that is left out.
+    """
+    confirmed = confirmed or ConfirmedRecords(disk, data_dir)
     with _opened(disk, data_dir, file_size, part.start) as (disk_file, base):
+        if sure is not None and not base <= sure < base + file_size:
+            sure = None
         return [
             _written(check, base + position, delay_levels)
             for position, check in _places(
-                confirmed, disk_file, base, part.start - base, part.stop - 1 - base
+                confirmed, disk_file, base, part.start - base, part.stop - 1 - base, sure=sure
             )
             if check.kind is RecordKind.MESSAGE and base + position + check.size > part.start
         ]

@@ -20,6 +20,7 @@ from hastore.env.real import real_env
 from hastore.errors import DiskError, RequestFailedError
 from hastore.status import PutMessageStatus as Status
 from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Unverified, read_identity
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.record_check import RecordKind
 from hastore.store.recovery.trim import Range
 from hastore.store.tools.derived_verify import verify_derived
@@ -297,6 +298,32 @@ async def test_units_that_a_killed_run_had_not_put_are_put_by_the_next(
     assert is_whole(tmp_path)[0], is_whole(tmp_path)[1]
 
 
+async def test_units_are_put_with_one_list_of_the_queues(tmp_path, monkeypatch):
+    """A piece of the log does not list all queues again, nor search where its records begin."""
+    monkeypatch.setattr(log_comparison, "_UNITS_READ_SIZE", 5_000)
+    offsets = await filled(tmp_path)
+    blank_units(tmp_path, offsets[0], offsets[-1] + 1)
+    made, searched = [], []
+    make, last_before = ConfirmedRecords.__init__, ConfirmedRecords.last_before
+
+    def noted(self, *args):
+        made.append(args)
+        make(self, *args)
+
+    def searching(self, *args):
+        searched.append(args)
+        return last_before(self, *args)
+
+    monkeypatch.setattr(ConfirmedRecords, "__init__", noted)
+    monkeypatch.setattr(ConfirmedRecords, "last_before", searching)
+    async with both(tmp_path) as (nodes, _):
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+    assert len(made) == 1
+    assert len(searched) <= 1 + offsets[-1] // FILE_SIZE  # once a file
+    monkeypatch.undo()
+    assert is_whole(tmp_path)[0], is_whole(tmp_path)[1]
+
+
 async def test_units_are_put_though_a_disk_failed_after_the_log_was_rewritten(
     tmp_path, monkeypatch
 ):
@@ -312,11 +339,11 @@ async def test_units_are_put_though_a_disk_failed_after_the_log_was_rewritten(
         await eventually(lambda: self.reput.committed_offset == end, "dispatched")
         await compare(self, link, address)
 
-    def failing(self, part):
+    def failing(self, part, *more):
         if not failed:
             failed.append(part)
             raise DiskError("no record", path="x")
-        return records(self, part)
+        return records(self, part, *more)
 
     monkeypatch.setattr(LogComparison, "_compare", once_dispatched)
     monkeypatch.setattr(LogComparison, "_records", failing)

@@ -67,6 +67,37 @@ async def test_messages_are_found_by_offset_time_key_and_id(tmp_path, monkeypatc
         assert (viewed.body, viewed.queue_offset) == (b"4", 4)
 
 
+async def test_a_query_checks_each_record_in_a_turn_of_its_own(tmp_path, monkeypatch):
+    """Each check reads a unit, perhaps from a disk; and no more are checked than are answered."""
+    turns = 0
+    checked_in = []
+    is_in_queue = MessageStore.is_in_queue
+
+    class Turns(trio.abc.Instrument):
+        def after_io_wait(self, timeout):
+            nonlocal turns
+            turns += 1
+
+    def check(store, record):
+        checked_in.append(turns)
+        return is_in_queue(store, record)
+
+    monkeypatch.setattr(MessageStore, "is_in_queue", check)
+    async with (
+        open_master(tmp_path, pull_size_max=5_000) as master,
+        AdminClient.connect(master.address) as admin,
+    ):
+        trio.lowlevel.add_instrument(Turns())
+        await put(master, bodies=[b"%d" % n for n in range(20)], properties={"KEYS": "all"})
+        assert len(await admin.query_message("T", "all")) == 20
+        assert len(set(checked_in)) == 20
+        checked_in.clear()
+        await put(master, bodies=[bytes(1_000)] * 20, properties={"KEYS": "large"})
+        found = await admin.query_message("T", "large")
+        assert 0 < len(found) < 20
+        assert len(checked_in) <= len(found) + 1
+
+
 async def test_a_slow_query_does_not_delay_other_requests(tmp_path, monkeypatch):
     """It runs in a thread, and a second query does not take another thread meanwhile."""
     gate = threading.Event()

@@ -102,8 +102,30 @@ def test_repair_in_json_says_what_it_sets_aside(attacked, run):
     assert done["set_aside"]["unconfirmed_records"] >= 3
 
 
-def test_rebuild_gives_planted_records_no_units(attacked, run):
-    """Neither a consume queue nor the index gets them."""
+@pytest.mark.parametrize("part", ["--consumequeue", "--index"])
+def test_rebuild_leaves_unconfirmed_records_out_only_on_request(attacked, run, part):
+    """Without --accept-loss nothing changes: without queues, messages are among them."""
     _, store = attacked
-    assert run("log", "rebuild", store, "--consumequeue")[0] == 4
+    before = {path: path.is_file() and path.read_bytes() for path in store.rglob("*")}
+    code, out, err = run("log", "rebuild", store, part)
+    assert (code, out) == (6, "")
+    assert "records are unconfirmed" in err
+    assert "--accept-loss" in err
+    after = {path: path.is_file() and path.read_bytes() for path in store.rglob("*")}
+    assert {path: after[path] for path in before} == before
+    assert {path.name for path in set(after) - set(before)} <= {"lock"}
+    code, out, err = run("log", "rebuild", store, part, "--accept-loss")
+    assert code == 4
+    assert "bytes set aside, with" in out
     assert not (store / "consumequeue" / "secret").exists()
+
+
+def test_rebuild_in_json_says_what_it_leaves_out(attacked, run):
+    """The numbers are those of verify."""
+    _, store = attacked
+    verified = json.loads(run("log", "verify", store, "--log-only", "-o", "json")[1])
+    document = json.loads(
+        run("log", "rebuild", store, "--consumequeue", "--accept-loss", "-o", "json")[1]
+    )
+    assert document["set_aside"] == verified["set_aside"]
+    assert document["set_aside"]["unconfirmed_records"] >= 3

@@ -15,6 +15,7 @@ from hastore.columnar.record_reader import RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, LogDamagedError, NotAStoreError
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from tests.support.store.expected_rows import check_manifest, plain, walked
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
@@ -322,3 +323,28 @@ def test_empty_log_has_no_rows(tmp_path):
     """Its file consists of zeros, as on a new node."""
     path = LogBuilder().write(tmp_path, data=bytes(4096))
     assert read(path) == []
+
+
+def test_a_log_is_listed_once_for_all_of_its_ranges(tmp_path, monkeypatch):
+    """Each file has damage, and each is a range of its own."""
+    builder = LogBuilder().fill(100)
+    data = bytearray(builder.data)
+    for offset in builder.offsets[5::15]:
+        data[offset] ^= 0x40
+    builder.write(tmp_path, data=data, queues=True)
+    listed, made = [], []
+    find_log, make = range_decoder.find_log, ConfirmedRecords.__init__
+
+    def finding(disk, store):
+        listed.append(store)
+        return find_log(disk, store)
+
+    def noted(self, *args):
+        made.append(args)
+        make(self, *args)
+
+    monkeypatch.setattr(range_decoder, "find_log", finding)
+    monkeypatch.setattr(ConfirmedRecords, "__init__", noted)
+    rows = read(tmp_path, ["physic_offset", "record_ok"])
+    assert sum(not row["record_ok"] for row in rows) == len(builder.offsets[5::15])
+    assert (len(listed), len(made)) == (1, 1)

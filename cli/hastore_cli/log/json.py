@@ -246,6 +246,7 @@ def rebuild_json(
         "index": index,
         "messages": report.records,
         "unreadable_places": report.unreadable,
+        "set_aside": set_aside_json(report.set_aside),
         "end_offset": report.end_offset,
         "queues": report.queues,
         "queues_kept": report.queues_kept,

@@ -242,11 +242,17 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
         "hastore log rebuild D1 --index -c /etc/hastore/hastore.toml",
     ),
     epilog="If killed, the store has the old files or the new ones. Exit code: 0 done; 4 done, but"
-    " the log is damaged; 6 a node runs on it.",
+    " the log is damaged; 6 refused: a node runs on it, or messages behind damage would be left out"
+    " and --accept-loss is missing.",
 )
 @click.argument("dir", type=DIR)
 @click.option("--consumequeue", is_flag=True, help="Build the consume queues again.")
 @click.option("--index", is_flag=True, help="Build the index of keys again.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Leave out what looks like messages behind damage, and no consume queue names.",
+)
 @config_option
 @output_option()
 def rebuild(
@@ -254,6 +260,7 @@ def rebuild(
     dir: str,  # noqa: A002
     consumequeue: bool,
     index: bool,
+    accept_loss: bool,
     config_flag: str | None,
     output: str,
 ) -> None:
@@ -282,6 +289,7 @@ def rebuild(
             config,
             consume_queues=consumequeue,
             index=index,
+            accept_loss=accept_loss,
             on_progress=on_progress,
         )
     if output == "json":

@@ -343,6 +343,7 @@ def rebuild_lines(
         text = f"{counted(report.keys, 'key')} in {counted(report.index_files, 'file')}"
         yield label_row("rebuilt", f"{path}/index   {text}")
     yield label_row("from", counted(report.records, "message"))
+    yield from _unconfirmed_lines(report.set_aside, path, "")
 
 
 # -- repair --------------------------------------------------------------------------------------

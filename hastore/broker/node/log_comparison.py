@@ -67,6 +67,7 @@ from hastore.store.log_rewrite import (
     rewrite,
     written_records,
 )
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.recovery import trim
 from hastore.store.recovery.trim import Range
@@ -381,19 +382,36 @@ class LogComparison:
         A run that had rewritten the log was killed before it put them, or before they were on the
         disk: these bytes are equal now.  Only a repair blanks units, and only in what it marks.
         """
+        log = self.message_store.commit_log
+        confirmed = ConfirmedRecords(self.env.disk, log.path)
+        sure = None
         for start in range(part.start, part.stop, _UNITS_READ_SIZE):
             read = Range(start, min(start + _UNITS_READ_SIZE, part.stop))
-            for piece in _pieces_by_file(read, self.message_store.commit_log.file_size):
-                records = await self.env.offload.run(partial(self._records, Range(*piece)))
+            for piece in _pieces_by_file(read, log.file_size):
+                records = await self.env.offload.run(
+                    partial(self._records, Range(*piece), confirmed, sure)
+                )
+                if records:
+                    sure = records[-1].physic_offset + records[-1].size
                 for first in range(0, len(records), _UNITS_MAX):
                     self.reput.log_rewritten(records[first : first + _UNITS_MAX])
                     await trio.lowlevel.checkpoint()
 
-    def _records(self, part: Range) -> list[WrittenRecord]:
+    def _records(
+        self, part: Range, confirmed: ConfirmedRecords | None = None, sure: int | None = None
+    ) -> list[WrittenRecord]:
         """Return our whole messages that overlap a range of one file; blocks."""
         log = self.message_store.commit_log
         delay_levels = DelayLevels.parse(self.message_store.config.message_delay_level)
-        return written_records(self.env.disk, log.path, log.file_size, part, delay_levels)
+        return written_records(
+            self.env.disk,
+            log.path,
+            log.file_size,
+            part,
+            delay_levels,
+            confirmed=confirmed,
+            sure=sure,
+        )
 
     def _read(self, part: Range) -> bytes:
         """Return our bytes; blocks.  Raises LinkChangedError if they have just expired."""

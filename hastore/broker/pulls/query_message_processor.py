@@ -117,18 +117,21 @@ class QueryMessageProcessor:
         )
         async with self._one_query:  # leaves threads to the flushes
             found = await self.offload.run(query)
-        # The index keeps the keys of deleted topics, and of transactions that are not committed.
-        records = [record for record in found if self._store.is_in_queue(record)]
-        if not records:
-            msg = f"no message of topic {topic:.128} has key {key:.128} in that time"
-            raise RequestFailedError(msg, code=ResponseCode.QUERY_NOT_FOUND)
         size = 0
         taken: list[bytes] = []
-        for record in records:
+        for record in found:
+            # A check reads a unit, perhaps from the disk, and units belong to the event loop.
+            await trio.lowlevel.checkpoint()
+            # The index keeps keys of deleted topics, and of transactions that are not committed.
+            if not self._store.is_in_queue(record):
+                continue
             size += len(record)
             if taken and size > self.config.pull_size_max:
                 break
             taken.append(record)
+        if not taken:
+            msg = f"no message of topic {topic:.128} has key {key:.128} in that time"
+            raise RequestFailedError(msg, code=ResponseCode.QUERY_NOT_FOUND)
         return request.response(
             ResponseCode.SUCCESS, ext_fields=self._index_fields(), body=b"".join(taken)
         )

@@ -20,7 +20,9 @@ repair with a replica lets the replica's bytes confirm more (``repair.source``).
 
 Units stand in the log's order, so a queue is searched by halving, and one whose units all lie
 before the damage costs a few reads.  Where they do not, or where a file cannot be read, fewer
-records are confirmed, never more.
+records are confirmed.  One damage never confirms more.  Two can: if the unit of the damaged record
+is damaged, too, so that its size ends inside the body, reading resumes there; and a damaged unit
+may name a planted record of its own queue and queue offset.
 """
 
 from __future__ import annotations
@@ -159,9 +161,9 @@ class ConfirmedRecords:
     def _queues(self) -> tuple[QueueFiles, ...]:
         if self._root is None:
             return ()
-        found = find_queues(self._disk, self._root, UNIT_SIZE)
+        found = find_queues(self._disk, self._root, None)
         self._file_size = found.file_size
-        return found.queues
+        return tuple(queue for queue in found.queues if queue.files)
 
     @functools.cached_property
     def _by_name(self) -> dict[tuple[str, int], QueueFiles]:

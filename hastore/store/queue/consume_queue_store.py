@@ -42,6 +42,7 @@ _QUEUE_OFFSET_MAX: Final = 2**62 // UNIT_SIZE
 _TOPIC_SIZE_MAX: Final = 255  # bytes of a directory's name
 _DAMAGED_MAX: Final = 1_000
 _WARNED_MAX: Final = 1_000
+_FOREIGN_NAMED_MAX: Final = 5
 # Limits of one step of a commit: half a millisecond on an ordinary disk.
 FILES_A_STEP: Final = 4  # opened or made
 QUEUES_A_STEP: Final = 64
@@ -92,7 +93,16 @@ class ConsumeQueueStore:
         for directory in disk.list_dir(root):
             if directory.is_dir and directory.name.startswith(DELETED_PREFIX):
                 disk.remove_tree(f"{root}/{directory.name}")
-        found = find_queues(disk, root, file_size_of(file_size))
+        wanted = file_size_of(file_size)
+        found = find_queues(disk, root, wanted)
+        if found.foreign:
+            names = ", ".join(found.foreign[:_FOREIGN_NAMED_MAX])
+            _log.warning("foreign_files_ignored", path=root, count=len(found.foreign), names=names)
+        if found.file_size != wanted:
+            size = found.file_size
+            _log.warning(
+                "consume_queue_file_size_kept", path=root, file_size=size, configured=wanted
+            )
         store = cls(disk, root, found.file_size)
         for entry in found.queues:
             queue = ConsumeQueue(store._files, root, entry.topic, entry.queue_id)

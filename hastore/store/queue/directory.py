@@ -3,9 +3,9 @@
     consumequeue/TOPIC/QUEUE_ID/%020d    one size, without a gap; the front may be gone
     consumequeue/.deleted-N/QUEUE_ID/…   a deleted topic's queues, which are being removed
 
-Other names are ignored and logged once.  A file of another size, or one after a gap, cannot be
-used, nor can the files after it.  An empty last file is ignored: a crash came before its size was
-set.
+Other names are ignored; a node's store logs them.  A file of another size, or one after a gap,
+cannot be used, nor can the files after it.  An empty last file is ignored: a crash came before its
+size was set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import attrs
 from hastore.store.log.mapped_file_queue import is_file_name
 from hastore.store.queue.file import ConsumeQueueFile
 from hastore.store.queue.unit import UNIT_SIZE
-from hastore.trace import logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 CONSUME_QUEUE_DIR: Final = "consumequeue"
 DELETED_PREFIX: Final = ".deleted-"
 _QUEUE_ID_MAX: Final = 2**31 - 1
-_FOREIGN_NAMED_MAX: Final = 5
-
-_log = logger("store")
 
 
 @attrs.frozen(kw_only=True)
@@ -46,14 +42,18 @@ class QueueFiles:
 
 @attrs.frozen(kw_only=True)
 class QueueDirectories:
-    """All queues that have a file, and the size of their files."""
+    """All queues that have a file, the size of their files, and the names that are ignored."""
 
     queues: tuple[QueueFiles, ...]
     file_size: int
+    foreign: tuple[str, ...]
 
 
-def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectories:
-    """List all queues.  Raises DiskError if a directory cannot be read."""
+def find_queues(disk: Disk, root: str, file_size_wanted: int | None) -> QueueDirectories:
+    """List all queues.  Raises DiskError if a directory cannot be read.
+
+    ``file_size_wanted`` is the configured size; None if no configuration is known.
+    """
     foreign: list[str] = []
     found: list[tuple[str, int, list[FileStat]]] = []
     for topic in disk.list_dir(root):
@@ -76,12 +76,9 @@ def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectorie
                 files.pop()
             if files:
                 found.append((topic.name, int(queue.name), files))
-    if foreign:
-        names = ", ".join(foreign[:_FOREIGN_NAMED_MAX])
-        _log.warning("foreign_files_ignored", path=root, count=len(foreign), names=names)
-    file_size = _file_size(root, [files for _, _, files in found], file_size_wanted)
+    file_size = _file_size([files for _, _, files in found], file_size_wanted)
     queues = tuple(_validate(topic, queue_id, files, file_size) for topic, queue_id, files in found)
-    return QueueDirectories(queues=queues, file_size=file_size)
+    return QueueDirectories(queues=queues, file_size=file_size, foreign=tuple(foreign))
 
 
 def _is_queue_id(name: str) -> bool:
@@ -89,16 +86,19 @@ def _is_queue_id(name: str) -> bool:
     return is_number and str(int(name)) == name and int(name) <= _QUEUE_ID_MAX
 
 
-def _file_size(root: str, queues: Sequence[Sequence[FileStat]], wanted: int) -> int:
+def _file_size(queues: Sequence[Sequence[FileStat]], wanted: int | None) -> int:
     """Return the wanted size, unless no file has it and most have another valid one."""
     sizes = collections.Counter(file.size for files in queues for file in files)
-    if not sizes or sizes[wanted]:
+    if wanted is None:
+        wanted = UNIT_SIZE
+    elif sizes[wanted]:
+        return wanted
+    if not sizes:
         return wanted
     size = sizes.most_common(1)[0][0]
     starts = [int(file.name) for files in queues for file in files if file.size == size]
     if size % UNIT_SIZE or any(start % size for start in starts):
         return wanted
-    _log.warning("consume_queue_file_size_kept", path=root, file_size=size, configured=wanted)
     return size
 
 

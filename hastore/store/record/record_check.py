@@ -2,7 +2,8 @@
 
 Every walk over a log (loading, verifying, resynchronising) calls ``check_record``, which checks the
 lengths, the stored offset and the checksums of ``layout`` and raises nothing.  Invariant: MESSAGE
-means that the lengths inside add up exactly to the size.
+means that the lengths inside add up exactly to the size.  ``record_search`` asks the same of each
+place where a record might begin.
 """
 
 from __future__ import annotations
@@ -325,13 +326,23 @@ def is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: bytes
     one flipped byte there would pass as one without a checksum.
     """
     stored = properties[-PROP_CRC_SIZE:]
+    return claims_prop_crc(stored) and stored != prop_crc_property(
+        buffer[position : end - PROP_CRC_SIZE]
+    )
+
+
+def claims_prop_crc(stored: bytes) -> bool:
+    """Whether properties end in a ``__CRC32#``, perhaps a damaged one.
+
+    ``stored`` are their last PROP_CRC_SIZE bytes, or all of them.
+    """
     if stored[:_HALF_SIZE] != _HALF_1 and stored[_HALF_SIZE:PROP_CRC_NAME_SIZE] != _HALF_2:
         return False
     if stored[:PROP_CRC_NAME_SIZE] != PROP_CRC_NAME:
         digits, mark = stored[PROP_CRC_NAME_SIZE : PROP_CRC_SIZE - 1], stored[PROP_CRC_SIZE - 1 :]
         if not digits.isdigit() or mark != b"\x02":
             return False
-    return stored != prop_crc_property(buffer[position : end - PROP_CRC_SIZE])
+    return True
 
 
 def is_cut_off(check: RecordCheck) -> bool:
@@ -367,4 +378,9 @@ def body_crc32(body: Buffer) -> int:
 
 def prop_crc_property(covered: Buffer) -> bytes:
     """Return the 20 bytes of ``__CRC32#`` for ``covered``, all of a record before them."""
-    return (PROP_CRC_BACKWARDS % (_crc32(covered) & CRC_MASK))[::-1]
+    return prop_crc_of(_crc32(covered))
+
+
+def prop_crc_of(crc: int) -> bytes:
+    """Return the 20 bytes of ``__CRC32#`` for the CRC32 of all of a record before them."""
+    return (PROP_CRC_BACKWARDS % (crc & CRC_MASK))[::-1]

@@ -29,13 +29,9 @@ from hastore.store.record.layout import (
     HEAD_READ_SIZE,
     HOST_FLAGS,
     HOST_FLAGS_POSITION,
-    MAGIC_POSITION,
     MAGIC_SIZE,
     MESSAGE_MAGICS,
-    MESSAGE_PATTERN,
     SIZE_AND_MAGIC,
-    STORED_OFFSET,
-    STORED_OFFSET_POSITION,
     TRANSACTION_PREPARED_TYPE,
     head_struct,
 )
@@ -47,6 +43,7 @@ from hastore.store.record.record_check import (
     is_cut_off,
     is_torn_inside,
 )
+from hastore.store.record.record_search import RecordSearch
 from hastore.store.recovery.record_walk import record_offset, walk_records
 
 if TYPE_CHECKING:
@@ -225,21 +222,24 @@ def scan_rest(
     """Search for an intact record at or after ``position``, and for the last byte that is not 0.
 
     An intact record is whole, and its checksums and stored offset are right.  Positions are the
-    file's.  Without ``to_the_end`` a record ends the search.
+    file's.  Without ``to_the_end`` a record ends the search.  Linear in the bytes, whatever a
+    producer wrote there (``record.record_search``).
     """
     nonzero_end = position
     found = None
+
+    def read(at: int, size: int) -> bytes:
+        return disk_file.pread(size, at)
+
+    search = RecordSearch(read, file_from_offset, position, disk_file.size)
     for start, data in nonzero_chunks(disk_file, position):
         nonzero_end = start + len(data.rstrip(b"\0"))
         if found is not None:
             continue
-        for match in MESSAGE_PATTERN.finditer(data):
-            record = start + match.start() - MAGIC_POSITION
-            stored = disk_file.pread(STORED_OFFSET.size, max(record, 0) + STORED_OFFSET_POSITION)
-            if record < position or stored != STORED_OFFSET.pack(file_from_offset + record):
-                continue
-            check = check_at(disk_file, record, file_from_offset, check_crc=True)
-            if check.kind is RecordKind.MESSAGE and not is_cut_off(check):
+        for record in search.heads(data, start):
+            intact = search.check(record)
+            if intact is not None and not intact.is_cut_off:
+                check = check_at(disk_file, record, file_from_offset, check_crc=False)
                 found = (record, check.store_timestamp_ms)
                 break
         if found is not None and not to_the_end:

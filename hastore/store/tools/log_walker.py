@@ -27,12 +27,9 @@ from typing import TYPE_CHECKING, Final, final
 from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
-    HEAD_READ_SIZE,
     MAGIC_POSITION,
     MAGIC_SIZE,
     MESSAGE_PATTERN,
-    RECORD_SIZE_MIN,
-    SIZE_AND_OFFSET,
     claimed_size,
 )
 from hastore.store.record.record_check import (
@@ -43,6 +40,7 @@ from hastore.store.record.record_check import (
     claims_fit,
     is_only_begun,
 )
+from hastore.store.record.record_search import RecordSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -213,31 +211,20 @@ class LogWalker:
     ) -> Iterator[tuple[int, RecordCheck]]:
         """Yield what looks like intact records of ``[position, end)``; none overlaps another."""
         start = position
+        search = RecordSearch(reader.read, reader.physic_offset, position, end)
         while (start := reader.next_data(start)) < end:
             # A magic may lie across two chunks; none begins in zeros.
             size = _to_chunk_end(start)
-            for match in MESSAGE_PATTERN.finditer(reader.read(start, size + MAGIC_SIZE - 1)):
-                found = start + match.start() - MAGIC_POSITION
-                if position <= found < end:
-                    check = self._record_at(reader, found, end)
-                    if check is not None:
-                        yield found, check
-                        position = found + check.size
+            for found in search.heads(reader.read(start, size + MAGIC_SIZE - 1), start):
+                intact = search.check(found) if found >= position else None
+                if intact is None:
+                    continue
+                data = reader.read(found, intact.size)
+                check = check_record(data, 0, intact.size, reader.physic_offset + found)
+                if check.kind is RecordKind.MESSAGE:  # the log may be written meanwhile
+                    yield found, check
+                    position = found + check.size
             start += size
-
-    def _record_at(self, reader: _FileReader, position: int, end: int) -> RecordCheck | None:
-        """Return an intact record that ends by ``end``; None if there is none."""
-        head = reader.read(position, HEAD_READ_SIZE)
-        offset = reader.physic_offset + position
-        if len(head) < SIZE_AND_OFFSET.size:
-            return None
-        size, stored_offset = SIZE_AND_OFFSET.unpack_from(head)
-        if stored_offset != offset or not RECORD_SIZE_MIN <= size <= end - position:
-            return None
-        if len(head) == HEAD_READ_SIZE and not claims_fit(head):
-            return None
-        check = check_record(reader.read(position, size), 0, size, offset)
-        return check if check.kind is RecordKind.MESSAGE else None
 
     # -- zeros -----------------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 They are built in ``DIR/rebuild.tmp`` and swapped in when they are whole (``rebuilt_dirs``).
 
 Like a node's dispatch, a rebuild does not verify checksums; damaged places are skipped and counted.
+So are records behind damage that no consume queue names (``queue.confirmed_records``): a producer
+may have planted them, or their queue is what is lost.  Once the new files are swapped in, nothing
+names them any more and their queue offsets are given again, so that needs ``accept_loss``.
 A queue whose records have all expired cannot be built from the log: its files are copied, else it
 would begin at 0 again.  A deleted topic's records get no units (``deleted_topics``).
 """
@@ -10,11 +13,11 @@ would begin at 0 again.  A deleted topic's records get no units (``deleted_topic
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 import attrs
 
-from hastore.errors import NotAStoreError
+from hastore.errors import LossRefusedError, NotAStoreError
 from hastore.store.index.service import INDEX_DIR, IndexService
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
@@ -33,6 +36,7 @@ from hastore.store.recovery.rebuilt_dirs import (
 from hastore.store.recovery.store_checkpoint import CHECKPOINT_FILE, StoreCheckpoint
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_finding import SetAside, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Disk, Env
     from hastore.store.queue.directory import QueueFiles
+    from hastore.store.record.record_check import RecordCheck
     from hastore.store.tools.log_directory import LogDirectory
     from hastore.wire.config_tables import DeletedTopic
 
@@ -53,12 +58,14 @@ _COPY_SIZE: Final = 1024 * 1024
 class RebuildReport:
     """What was built; counts of parts that were not requested are 0.
 
-    ``unreadable`` counts damaged places in the log.  ``queues_kept`` counts queues without a record
-    in the log, whose files were copied; ``queues`` counts the others.
+    ``unreadable`` counts damaged places in the log, and ``set_aside`` what they hide.
+    ``queues_kept`` counts queues without a record in the log, whose files were copied; ``queues``
+    counts the others.
     """
 
     records: int
     unreadable: int
+    set_aside: SetAside
     end_offset: int
     queues: int
     units: int
@@ -76,6 +83,7 @@ def rebuild(
     index: bool,
     deleted: Mapping[str, DeletedTopic] | None = None,
     end_offset: int | None = None,
+    accept_loss: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> RebuildReport:
     """Rebuild one or both in one pass over the log; ``on_progress`` is called with the bytes read.
@@ -84,7 +92,8 @@ def rebuild(
     ``end_offset`` on are left to the node; None: it leaves none.
     Blocks.  ``config`` sets the index files' size; consume queues keep the size of their files.
     Raises StoreLockedError if a node runs, NotAStoreError if there is no log, UnfinishedCutError,
-    DiskError (then only DIR/rebuild.tmp is changed).
+    DiskError (then only DIR/rebuild.tmp is changed); without ``accept_loss`` LossRefusedError if
+    records behind damage would get no unit and no key.
     """
     disk = env.disk
     log = find_log(disk, data_dir)
@@ -110,6 +119,9 @@ def rebuild(
             end_offset=end_offset,
         )
         report = build.run(on_progress)
+        if report.set_aside.records and not accept_loss:
+            remove_leftovers(disk, log.root)
+            _refuse_loss(log.root, report.set_aside)
         now_ms = env.wall_clock.now_ms()
         for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index)):
             if is_built:
@@ -120,6 +132,17 @@ def rebuild(
         return report
     finally:
         lock.release(clean=False)
+
+
+def _refuse_loss(data_dir: str, found: SetAside) -> NoReturn:
+    are = "record is" if found.records == 1 else "records are"
+    raise LossRefusedError(
+        f"nothing changed: behind damage in {data_dir}, in {found.size} bytes, {found.records}"
+        f" {are} unconfirmed (no consume queue names them), and would be left out",
+        path=data_dir,
+        hint=f"to see them: hastore log cat {data_dir} --unconfirmed; hastore log repair {data_dir}"
+        " --from-replica DIR|H:P confirms those that are right; else add --accept-loss",
+    )
 
 
 def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size: int) -> None:
@@ -187,6 +210,7 @@ class _Rebuild:
         self._queues: ConsumeQueueStore | None = None
         self._index: IndexService | None = None
         self._records = self._units = self._keys = self._unreadable = 0
+        self._set_aside = SetAside()
         self.index_end_ms = 0
         new_dir = f"{data_dir}/{REBUILD_DIR}"
         if consume_queues:
@@ -226,6 +250,7 @@ class _Rebuild:
         return RebuildReport(
             records=self._records,
             unreadable=self._unreadable,
+            set_aside=self._set_aside,
             end_offset=walker.end_offset,
             queues=queues,
             units=self._units,
@@ -240,7 +265,8 @@ class _Rebuild:
             if self._end_offset is not None and offset >= self._end_offset:
                 break
             if check.kind is not RecordKind.MESSAGE:
-                self._unreadable += check.kind is not RecordKind.BLANK
+                if check.kind is not RecordKind.BLANK:
+                    self._skip(offset, check)
                 continue
             self._records += 1
             record = derive(
@@ -274,6 +300,14 @@ class _Rebuild:
                 if self._records % (_RECORDS_A_COMMIT * _COMMITS_A_FLUSH) == 0:
                     self._flush()
         self._commit()
+
+    def _skip(self, physic_offset: int, check: RecordCheck) -> None:
+        """Count a damaged place."""
+        self._unreadable += 1
+        damage = find_in_record(
+            Severity.DAMAGE, check.kind.value, physic_offset, check, check.detail
+        )
+        self._set_aside = self._set_aside.with_finding(damage)
 
     def _commit(self) -> None:
         if self._queues is not None:

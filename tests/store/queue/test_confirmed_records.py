@@ -157,6 +157,26 @@ def test_units_are_found_in_windows_of_any_size(monkeypatch, window):
     assert ConfirmedRecords(disk, None).last_before(900, 0, read) == 0
 
 
+def test_a_walk_says_nothing_about_the_size_of_queue_files(caplog):
+    """It knows no configured size, so no file has another one; foreign names are the node's."""
+    builder, around = attacked()
+    disk = builder.on_disk(damaged(builder, around))
+    disk.put("/d/consumequeue/notes", b"x")
+    with caplog.at_level("WARNING"):
+        assert walked(disk)[1]
+    assert caplog.text == ""
+
+
+def test_a_cut_queue_file_of_one_unit_does_not_hide_the_other_queues():
+    """The size that most files have counts."""
+    builder, around = attacked()
+    disk = builder.on_disk(damaged(builder, around))
+    disk.put(f"/d/consumequeue/cut/0/{0:020d}", bytes(UNIT_SIZE))
+    disk.put(f"/d/consumequeue/cut/1/{0:020d}", bytes(QUEUE_FILE_SIZE))
+    messages, _ = walked(disk)
+    assert messages == [offset for offset in builder.offsets if offset != around]
+
+
 def test_a_queue_that_cannot_be_read_confirms_nothing():
     """Damage in a queue, too, makes fewer records, never more."""
     builder, around = attacked()

@@ -109,6 +109,23 @@ class LogBuilder:
         self.planted += planted.offsets
         return self.add(b"p" * before + bytes(planted.data) + more, topic="mine")
 
+    def plant_heads(self, count: int, *, stop: int, more: bytes = b"") -> Self:
+        """Append a message whose body holds heads of records, each of which claims all to ``stop``.
+
+        Zeros before ``stop`` make their lengths right; only their checksums are wrong.
+        """
+        at = self.end + layout.BODY_POSITIONS[0]
+        body = b""
+        for _ in range(count):
+            size = stop - at - len(body)
+            body_size = size - layout.BODY_POSITIONS[0] - layout.TEXTS_SIZE_MIN
+            body += layout.HEADS[0].pack(
+                *(size, layout.MESSAGE_MAGIC_CODE, 1, 0, 0, 0, at + len(body), 0),
+                *(FIRST_MS, bytes(8), FIRST_MS, bytes(8), 0, 0, body_size),
+            )
+        self.planted += range(at, at + len(body), layout.BODY_POSITIONS[0])
+        return self.add(body + more, topic="mine")
+
     def _add_unit(self, message: StoredMessage) -> None:
         derived = derive(
             message.topic,

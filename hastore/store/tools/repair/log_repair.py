@@ -340,7 +340,7 @@ def _blank_units(disk: Disk, data_dir: str, lost: Sequence[Range]) -> int:
     Durable when it returns.  Raises DiskError; call it again to continue.
     """
     root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
-    found = find_queues(disk, root, UNIT_SIZE)
+    found = find_queues(disk, root, None)
     count = 0
     for queue in found.queues:
         path = f"{root}/{queue.topic}/{queue.queue_id}"

@@ -39,7 +39,7 @@ def lost_messages(disk: Disk, data_dir: str, lost: Sequence[Range]) -> tuple[Los
         return ()
     root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
     messages = []
-    for queue in find_queues(disk, root, UNIT_SIZE).queues:
+    for queue in find_queues(disk, root, None).queues:
         indexes: list[int] = []
         for file in queue.files:
             path = f"{root}/{queue.topic}/{queue.queue_id}/{file_name(file.start)}"
