@@ -10,7 +10,7 @@ import pytest
 from hastore.columnar.log_range import Bounds, find_ranges, group_ranges
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
-from hastore.errors import ConfigError, NotAStoreError, StoreLockedError
+from hastore.errors import ConfigError, LossRefusedError, NotAStoreError, StoreLockedError
 from hastore.message import Message
 from hastore.pipeline.rebuild import job as rebuild_job
 from hastore.pipeline.rebuild.index import (
@@ -140,12 +140,15 @@ def test_damage_is_skipped_and_counted(spark, tmp_path):
     data = log.flipped(log.offsets[4] + 4)
     data[log.offsets[30] + 100] ^= 1  # a body: checksums are not verified
     store = log.write(tmp_path / "d", data=data)
-    result = rebuild(spark, str(store), config=CONFIG, out=str(tmp_path / "out"))
+    out = str(tmp_path / "out")
+    result = rebuild(spark, str(store), config=CONFIG, out=out, accept_loss=True)
     assert result.found
     next_file = next(n for n, at in enumerate(log.offsets) if at >= log.file_size)
     kept = 60 - (next_file - 4)
     assert (result.summary["messages"], result.summary["unreadable"]) == (kept, 1)
-    report = rebuild_here(ENV, str(store), CONFIG, consume_queues=True, index=True)
+    report = rebuild_here(
+        ENV, str(store), CONFIG, consume_queues=True, index=True, accept_loss=True
+    )
     assert (report.records, report.unreadable) == (kept, 1)
     assert contents(tmp_path / "out") == contents(store)
 
@@ -323,7 +326,9 @@ def test_random_damaged_logs_equal_log_rebuild(tmp_path):
         if generator.random() < 0.2 and len(list((store / "commitlog").iterdir())) > 2:
             sorted((store / "commitlog").iterdir())[1].unlink()
         found = build_in_process(store, out, CONFIG, tasks=generator.randrange(1, 9))
-        report = rebuild_here(ENV, str(store), CONFIG, consume_queues=True, index=True)
+        report = rebuild_here(
+            ENV, str(store), CONFIG, consume_queues=True, index=True, accept_loss=True
+        )
         assert found == (report.records, report.unreadable, report.keys), seed
         assert contents(out) == contents(store), seed
 
@@ -379,3 +384,22 @@ def test_bad_input_is_refused_before_spark_is_used(tmp_path):
         rebuild(None, str(store), out=str(tmp_path / "out"))
     assert caught.value.exit_code == 6
     assert (tmp_path / "out" / "index" / "20260101000000000").read_text() == "mine"
+
+
+def test_unconfirmed_records_are_left_out_only_on_request(spark, tmp_path):
+    """Without --accept-loss nothing changes, and the job counts what `log rebuild` counts."""
+    builder = LogBuilder(file_size=1 << 16).fill(3).plant().fill(2)
+    around = builder.offsets[3]
+    data = builder.data[:around] + b"\xff" * 8 + builder.data[around + 8 :]
+    store = builder.write(tmp_path / "D", data=data)
+    with pytest.raises(LossRefusedError):
+        rebuild(spark, str(store))
+    assert sorted(entry.name for entry in store.iterdir()) == ["commitlog", "lock"]
+    result = rebuild(spark, str(store), accept_loss=True)
+    config = StoreConfig(data_dir=str(store))
+    report = rebuild_here(
+        ENV, str(store), config, consume_queues=True, index=True, accept_loss=True
+    )
+    assert report.set_aside.records > 3
+    assert result.summary["unconfirmed_records"] == report.set_aside.records
+    assert result.summary["set_aside_bytes"] == report.set_aside.size

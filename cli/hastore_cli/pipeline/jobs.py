@@ -152,13 +152,19 @@ def rpo(
         "hastore pipeline run rebuild D1 --out D2",
     ),
     epilog="If killed, the store has the old files or the new ones. Exit code: 4 done, but the log"
-    " is damaged; 6 a node runs on it, or --out has such files.",
+    " is damaged; 6 a node runs on it, --out has such files, or messages behind damage would be"
+    " left out and --accept-loss is missing.",
 )
 @click.argument("dir", metavar="DIR", shell_complete=complete_directory)
 @click.option("--consumequeue", is_flag=True, help="Build the consume queues again.")
 @click.option("--index", is_flag=True, help="Build the index of keys again. [default: both]")
 @click.option("--out", type=click.Path(), metavar="DIR", help="Write there, not into the store.")
 @click.option("--force", is_flag=True, help="Replace existing files in --out.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Leave out what looks like messages behind damage, and no consume queue names.",
+)
 @config_option
 @session_options
 def rebuild(
@@ -168,6 +174,7 @@ def rebuild(
     index: bool,
     out: str | None,
     force: bool,
+    accept_loss: bool,
     config_flag: str | None,
     run_job: RunJob,
 ) -> None:
@@ -197,6 +204,7 @@ def rebuild(
             config=config,
             out=out,
             force=force,
+            accept_loss=accept_loss,
         )
 
     run_job(call)

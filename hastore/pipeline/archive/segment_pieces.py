@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hastore.columnar.record_reader import RecordReader
 from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.record_check import MEASURED_KINDS, RecordKind
+from hastore.store.tools.log_finding import SetAside, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Gap(NamedTuple):
     start_offset: int
     end_offset: int
     faults: int  # damaged places in it
+    set_aside: SetAside = SetAside()  # what they hide
 
 
 def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[RecordBlock | Gap]:
@@ -53,7 +55,7 @@ def _gap(
 ) -> Gap:
     file_end = log_range.file_offset + log_range.file_size
     end = min(log_range.end_offset, file_end)
-    faults = 0
+    faults, set_aside = 0, SetAside()
     walker = LogWalker(
         disk, log, from_offset=at, at_record=True, check_crc=False, confirmed=confirmed
     )
@@ -61,6 +63,9 @@ def _gap(
         if offset >= end:
             break
         if check.kind in MEASURED_KINDS:  # which is enough for a block
-            return Gap(at, offset, faults)
-        faults += check.kind is not RecordKind.BLANK
-    return Gap(at, end, faults)
+            return Gap(at, offset, faults, set_aside)
+        if check.kind is not RecordKind.BLANK:
+            faults += 1
+            damage = find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+            set_aside = set_aside.with_finding(damage)
+    return Gap(at, end, faults, set_aside)

@@ -21,7 +21,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError, DiskError, NotAStoreError, StoreError
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.pipeline.rebuild.index import BucketKeys, bucket_size, plan_index, write_index_file
-from hastore.pipeline.rebuild.records import KEYS, NO_RECORD, RECORDS, UNITS
+from hastore.pipeline.rebuild.records import KEYS, NO_RECORD, RECORDS, SET_ASIDE, UNITS
 from hastore.pipeline.rebuild.sink import (
     INDEX,
     QUEUES,
@@ -44,7 +44,8 @@ from hastore.store.recovery.rebuilt_dirs import (
 )
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
-from hastore.store.tools.rebuild import record_index
+from hastore.store.tools.log_finding import SetAside
+from hastore.store.tools.rebuild import record_index, refuse_loss
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -62,7 +63,8 @@ INFO: Final = JobInfo(
         built in rebuild.tmp and replace the old ones at the end: killed at any point, the store has
         either the old files or the new ones. One task writes each queue and each index file.
         Checksums are not checked; damaged places are skipped and counted, and the exit code is then
-        4. A queue whose records have all expired is copied from the store. Columns: topic, queues,
+        4. If there are unconfirmed messages behind damage, nothing changes without --accept-loss.
+        A queue whose records have all expired is copied from the store. Columns: topic, queues,
         units; topics with most units first.
     """,
     examples=(
@@ -88,12 +90,14 @@ def rebuild(
     config: StoreConfig | None = None,
     out: str | None = None,
     force: bool = False,
+    accept_loss: bool = False,
 ) -> JobResult:
     """Build one or both again, in the store or in ``out``; ``force`` replaces files in ``out``.
 
     ``config`` has the files' sizes and the delay levels; existing consume queues keep their file
     size.  Raises StoreLockedError if a node runs on the target, ConfigError, NotAStoreError,
-    RebuildConflictError, DiskError; nothing has changed then.
+    RebuildConflictError, DiskError, and without ``accept_loss`` LossRefusedError if records behind
+    damage would be left out; nothing has changed then.
     """
     if not consume_queues and not index:
         raise ConfigError("nothing to build", hint="choose consume queues, the index, or both")
@@ -123,7 +127,7 @@ def rebuild(
         remove_leftovers(env.disk, target)
         build = _Build(spark, env, store, log, target, config or StoreConfig(data_dir=store))
         try:
-            result = build.run(built)
+            result = build.run(built, accept_loss=accept_loss)
         except BaseException:
             with contextlib.suppress(DiskError):  # a task may still write; report the first error
                 env.disk.remove_tree(f"{target}/{REBUILD_DIR}")
@@ -194,6 +198,10 @@ def measured(records: DataFrame) -> DataFrame:
     return records.agg(
         sf.coalesce(sf.sum(of(RECORDS, "count")), sf.lit(0)).alias("messages"),
         sf.coalesce(sf.sum(of(NO_RECORD, "count")), sf.lit(0)).alias("unreadable"),
+        sf.coalesce(sf.sum(of(SET_ASIDE, "count")), sf.lit(0)).alias("unconfirmed_records"),
+        sf.coalesce(
+            sf.sum(of(SET_ASIDE, "end_offset") - of(SET_ASIDE, "physic_offset")), sf.lit(0)
+        ).alias("set_aside_bytes"),
         sf.max(of(RECORDS, "end_offset")).alias("end_offset"),
         sf.max(of(RECORDS, "last_offset")).alias("last_offset"),
         sf.max(of(KEYS, "last_offset")).alias("last_keyed"),
@@ -229,7 +237,7 @@ class _Build:
     def _work(self) -> str:
         return f"{self.target}/{REBUILD_DIR}"
 
-    def run(self, built: tuple[str, ...]) -> JobResult:
+    def run(self, built: tuple[str, ...], *, accept_loss: bool) -> JobResult:
         """Read the log once, and write and sync all files."""
         records = read_records(
             self.spark,
@@ -241,6 +249,9 @@ class _Build:
         try:
             counts = measured(records).collect()[0].asDict()
             last, last_keyed = counts.pop("last_offset"), counts.pop("last_keyed")
+            found = SetAside(size=counts["set_aside_bytes"], records=counts["unconfirmed_records"])
+            if found.records and not accept_loss:
+                refuse_loss(self.store, found)
             summary: dict[str, Any] = {**counts, "end_offset": counts["end_offset"] or 0}
             if CONSUME_QUEUE_DIR in built:
                 summary |= self._write_queues(records)

@@ -5,10 +5,12 @@
     UNITS     of the first                            of a queue,    of the first  units    units
     KEYS      of the first   of the last                                           keys     KEY each
     NO_RECORD of the place                                                         places
+    SET_ASIDE of the place                after it                                 records
 
 The queue offsets of a row's units count up by one.  A row is from one block of the log, so sorting
-rows by ``physic_offset`` sorts their units and keys in the log's order.  Checksums are not checked.
-The rules are those of a node's dispatch, applied column by column.
+rows by ``physic_offset`` sorts their units and keys in the log's order.  SET_ASIDE has the bytes
+that damage hides, and counts the unconfirmed records in them (``SetAside``).  Checksums are not
+checked.  The rules are those of a node's dispatch, applied column by column.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.record.delay_levels import DelayLevels
     from hastore.store.tools.log_directory import LogDirectory
+    from hastore.store.tools.log_finding import SetAside
 
     Array = NDArray[Any]
 
@@ -44,6 +47,7 @@ RECORDS: Final = "records"
 UNITS: Final = "units"
 KEYS: Final = "keys"
 NO_RECORD: Final = "no record"
+SET_ASIDE: Final = "set aside"
 ROWS: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -80,6 +84,7 @@ class RebuildRecords:
                 yield self._rows(piece)
             elif piece.faults:
                 yield _no_record(piece.start_offset, piece.faults)
+                yield _set_aside(piece.start_offset, piece.set_aside)
 
     def _rows(self, block: RecordBlock) -> pa.RecordBatch:
         in_place = np.flatnonzero(block.is_in_place())
@@ -183,6 +188,16 @@ def _keys(facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
         "count": len(keys),
         "data": keys.tobytes(),
     }
+
+
+def _set_aside(offset: int, found: SetAside) -> pa.RecordBatch:
+    row = {
+        "kind": SET_ASIDE,
+        "physic_offset": offset,
+        "end_offset": offset + found.size,
+        "count": found.records,
+    }
+    return pa.RecordBatch.from_pylist([row], ROWS)
 
 
 def _no_record(offset: int, places: int) -> pa.RecordBatch:

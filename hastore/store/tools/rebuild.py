@@ -121,7 +121,7 @@ def rebuild(
         report = build.run(on_progress)
         if report.set_aside.records and not accept_loss:
             remove_leftovers(disk, log.root)
-            _refuse_loss(log.root, report.set_aside)
+            refuse_loss(log.root, report.set_aside)
         now_ms = env.wall_clock.now_ms()
         for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index)):
             if is_built:
@@ -134,7 +134,8 @@ def rebuild(
         lock.release(clean=False)
 
 
-def _refuse_loss(data_dir: str, found: SetAside) -> NoReturn:
+def refuse_loss(data_dir: str, found: SetAside) -> NoReturn:
+    """Raise LossRefusedError for the records behind damage that a rebuild would leave out."""
     are = "record is" if found.records == 1 else "records are"
     raise LossRefusedError(
         f"nothing changed: behind damage in {data_dir}, in {found.size} bytes, {found.records}"
