@@ -15,6 +15,7 @@ import hastore
 from hastore.broker.groups import slave_synchronize, topic_config_manager
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.copied_tables import CopiedTable
+from hastore.broker.node.slave_store import revive_topics
 from hastore.broker.port import admin_processors
 from hastore.client.admin import AdminClient
 from hastore.config import RemotingConfig
@@ -22,6 +23,7 @@ from hastore.env.real import real_env
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.message import Message
 from hastore.store.queue.deleted_topics import load_deleted
+from hastore.store.queue.unit import UNIT, UNIT_SIZE
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import rebuild
@@ -651,3 +653,24 @@ async def test_a_lower_deletion_counts_before_anything_more_is_dispatched(tmp_pa
         copied.dispatched_offset = lambda: 0
         copied._take_topics(CopiedTable(None, {}, (), {"T": low}))
         assert queues.deleted == {"T": low}
+
+
+async def test_a_revival_serves_without_what_damage_hides(tmp_path, caplog):
+    """The queues of the topic are gone, so nothing confirms what follows; the node goes on."""
+    async with master_of(tmp_path) as (master, admin, _):
+        await put(master, "U", [b"first"])
+        results = await put(master, bodies=[b"1", b"2", b"3"])
+        end = master.max_offset
+        await dispatched(master, end)
+        await admin.delete_topic("T")
+    with (tmp_path / "commitlog" / ("0" * 20)).open("r+b") as log:
+        log.seek(results[1].physic_offset)
+        log.write(b"\xff" * 8)  # its size and magic
+    config = hastore.config.SlaveConfig(store=store_config(tmp_path), master=("127.0.0.1", 1))
+    await trio.to_thread.run_sync(revive_topics, real_env(), config, {}, end)
+    (warning,) = [each.msg for each in caplog.records if each.msg["event"] == "records_set_aside"]
+    assert warning["records"] == 1
+    (file,) = queue_files(tmp_path)
+    assert [unit[0] for unit in UNIT.iter_unpack(file.read_bytes()[: 2 * UNIT_SIZE])] == [
+        results[0].physic_offset, 0,
+    ]  # fmt: skip

@@ -36,6 +36,7 @@ from hastore.store.recovery.cut import cut_store
 from hastore.store.recovery.log_cut import kept_cuts
 from hastore.store.reserve_file import ReserveFile
 from hastore.store.tools.rebuild import rebuild
+from hastore.trace import logger
 from hastore.wire.autoswitch_frames import Handshake
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from hastore.store.node_identity import NodeIdentity
     from hastore.store.recovery.log_cut import LogCut
     from hastore.wire.config_tables import DeletedTopic
+
+
+_log = logger("store")
 
 
 @attrs.frozen(kw_only=True)
@@ -183,10 +187,11 @@ def revive_topics(
     """Build a closed store's consume queues as if only ``deleted`` were deleted.
 
     Records from ``dispatched_offset`` on are left to the dispatch.  The deletions come last: until
-    then a start deletes the revived queues again.  Raises what ``rebuild`` raises.
+    then a start deletes the revived queues again.  Records behind damage that no queue names get no
+    unit, as at any dispatch: the slave serves without them.  Raises what ``rebuild`` raises.
     """
     path, disk = config.store.data_dir.rstrip("/") or "/", env.disk
-    rebuild(
+    report = rebuild(
         env,
         path,
         config.store,
@@ -194,7 +199,16 @@ def revive_topics(
         index=False,
         deleted=deleted,
         end_offset=dispatched_offset,
+        accept_loss=True,
     )
+    if report.set_aside.records:
+        _log.warning(
+            "records_set_aside",
+            records=report.set_aside.records,
+            bytes=report.set_aside.size,
+            path=path,
+            next=f"hastore log verify {path}",
+        )
     lock = lock_store(env, config.store)
     try:
         store_deleted(disk, path, deleted)
