@@ -50,6 +50,7 @@ class Later:
 
     make: Callable[[], Awaitable[Answer | None]]
     is_large: bool = True
+    is_in_order: bool = False  # of a request that later ones of its connection must not overtake
 
 
 class ClientConnection(Protocol):
@@ -64,6 +65,10 @@ class ClientConnection(Protocol):
     @property
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
+
+    @property
+    def in_order_waiting(self) -> int:
+        """How many of its requests that must not be overtaken wait for their turn."""
 
     def give_nonce(self) -> str | None:
         """Return the nonce for hastore's own signatures on it; None without access keys."""

@@ -314,6 +314,69 @@ async def test_a_long_heartbeat_is_read_in_pieces():
         assert len(server._processors.consumers.groups) == 256
 
 
+def requests(*commands):
+    """Return requests of a client, from code, body and fields of each."""
+    return [
+        RemotingCommand(code=code, opaque=number, body=json.dumps(body).encode(), ext_fields=fields)
+        for number, (code, body, fields) in enumerate(commands)
+    ]
+
+
+async def answered(client, count):
+    """Return the numbers of the next requests that are answered; skip notifications."""
+    numbers = []
+    while len(numbers) < count:
+        if (answer := await client.receive()).is_response:
+            assert answer.code == 0, answer.remark
+            numbers.append(answer.opaque)
+    return numbers
+
+
+async def test_no_request_overtakes_a_long_heartbeat_of_its_connection():
+    """Who leaves a group at once has left it, although the heartbeat waits for its turn."""
+    topics = [{"topic": f"t{n:0100}"} for n in range(200)]
+    rows = [{"groupName": "g", "subscriptionDataSet": topics}]
+    leave = {"clientID": "c", "consumerGroup": "g"}
+    heartbeat, unregister = requests(
+        (34, {"clientID": "c", "consumerDataSet": rows}, {}), (35, {}, leave)
+    )
+    assert len(heartbeat.body) > liberal_json.TURN_SIZE
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        consumers = server._processors.consumers
+        await client.send(heartbeat, unregister)
+        assert await answered(client, 2) == [0, 1]
+        assert not consumers.groups
+        await client.send(unregister, heartbeat)
+        assert await answered(client, 2) == [1, 0]
+        assert list(consumers.groups) == ["g"]
+        await client.send(unregister)
+        assert await answered(client, 1) == [1]
+        assert not consumers.groups
+        (connection,) = server._connections
+        assert connection.in_order_waiting == 0
+
+
+async def test_no_request_overtakes_a_long_lock_request_of_its_connection():
+    """A lock is released by the next request, and taken again by the one after it."""
+    lock, unlock, again = requests((41, locks(2_000), {}), (42, locks(1), {}), (41, locks(1), {}))
+    assert len(unlock.body) < liberal_json.TURN_SIZE < len(lock.body)
+    async with (
+        serving(InMemoryTarget()) as (_, address),
+        raw_client(address) as client,
+        raw_client(address) as other,
+    ):
+        others = json.dumps(locks(1) | {"clientId": "other"}).encode()
+        await client.send(lock, unlock)
+        assert await answered(client, 2) == [0, 1]
+        answer = await other.ask(RemotingCommand(code=41, body=others))
+        assert len(json.loads(answer.body)["lockOKMQSet"]) == 1
+        assert (await other.ask(RemotingCommand(code=42, body=others))).code == 0
+        await client.send(lock, unlock, again)
+        assert await answered(client, 3) == [0, 1, 2]
+        answer = await other.ask(RemotingCommand(code=41, body=others))
+        assert json.loads(answer.body)["lockOKMQSet"] == []
+
+
 @pytest.mark.parametrize("code", [34, 41, 42])
 async def test_json_that_is_misused_costs_pieces_and_no_more(code):
     """A node without access keys reads what anybody sends; each body once, whatever is wrong."""

@@ -108,6 +108,8 @@ class RemotingConnection:
     signatures: ReceivedSignatures | None = attrs.field(default=None, init=False)
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
+    # Of those in flight, the requests that later ones must not overtake.
+    in_order_waiting: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)
     buffered_size: int = attrs.field(default=0, init=False)  # bytes of an incomplete request
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
@@ -497,6 +499,7 @@ class RemotingConnection:
         if self.is_closed:
             return
         self.in_flight += 1
+        self.in_order_waiting += later.is_in_order
         if not self._out:
             self._to_send.wakeup()
         self._out.append(later)
@@ -574,6 +577,7 @@ class RemotingConnection:
                 answer = await later.make()
             finally:
                 self.in_flight -= 1
+                self.in_order_waiting -= later.is_in_order
             if answer is None:
                 self._signal_room()
             elif isinstance(answer, ZeroCopyReply):

@@ -3,8 +3,9 @@
 A node is its own name server: it answers GET_ROUTEINFO_BY_TOPIC with a route to itself, or to its
 whole group (``routes``), so a stock client needs no other.
 
-Invariant: every request gets exactly one response; a malformed one gets SYSTEM_ERROR and a remark
-that names the fault.
+Invariants: every request gets exactly one response; a malformed one gets SYSTEM_ERROR and a remark
+that names the fault.  A connection's heartbeats, locks and what undoes them (34, 35, 41, 42) are
+carried out in the order in which they came.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _SMALL: Final = frozenset(
     }
 )
 
-_List = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
+_InOrder = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
 _Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
 # Later: the answer itself, which waits for its own turn.
 _InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | Later | None]]
@@ -93,7 +94,7 @@ class RequestProcessors:
     reading: Turns = attrs.field(factory=Turns, init=False)  # of long requests
     skipping: Turns = attrs.field(factory=Turns, init=False)  # of bodies that are refused
     writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
-    _lists: dict[int, _List] = attrs.field(init=False)
+    _in_order: dict[int, _InOrder] = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
     _in_turn: dict[int, _InTurn] = attrs.field(init=False)
 
@@ -118,16 +119,17 @@ class RequestProcessors:
         self.admin = admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
         roles = RoleProcessor(target)
-        # Answered at once unless the request is long: then in turn, and in pieces.
-        self._lists = {
+        # Answered at once unless the request is long, or an earlier one of its connection waits:
+        # then in turn, and in pieces.
+        self._in_order = {
             RequestCode.HEART_BEAT: consumer.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: _in_one_piece(consumer.unregister),
             RequestCode.LOCK_BATCH_MQ: consumer.lock,
             RequestCode.UNLOCK_BATCH_MQ: lambda request, _client: consumer.unlock(request),
         }
         # Answered at once: what they need is in memory.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
-            RequestCode.UNREGISTER_CLIENT: consumer.unregister,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: _without_client(consumer.client_ids),
@@ -170,9 +172,9 @@ class RequestProcessors:
         if in_turn is not None:
             make = partial(_answer_in_turn, in_turn, request, client)
             return Later(make, is_large=request.code not in _SMALL)
-        as_list = self._lists.get(request.code)
-        if as_list is not None:
-            return self._process_list(as_list, request, client)
+        in_order = self._in_order.get(request.code)
+        if in_order is not None:
+            return self._process_in_order(in_order, request, client)
         now = self._now.get(request.code)
         if now is None:
             return request.response(
@@ -184,10 +186,10 @@ class RequestProcessors:
         except HastoreError as error:
             return _failure(request, error)
 
-    def _process_list(
-        self, process: _List, request: RemotingCommand, client: ClientConnection
+    def _process_in_order(
+        self, process: _InOrder, request: RemotingCommand, client: ClientConnection
     ) -> RemotingCommand | Later:
-        if len(request.body) <= TURN_SIZE:
+        if len(request.body) <= TURN_SIZE and not client.in_order_waiting:
             try:
                 return at_once(process(request, client))
             except HastoreError as error:
@@ -196,7 +198,7 @@ class RequestProcessors:
         async def read(request: RemotingCommand, client: ClientConnection) -> Answer | None:
             return await self.reading.run(process(request, client))
 
-        return Later(partial(_answer_in_turn, read, request, client))
+        return Later(partial(_answer_in_turn, read, request, client), is_in_order=True)
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""
@@ -265,6 +267,16 @@ def _without_client(process: Callable[[RemotingCommand], RemotingCommand]) -> _N
 
     def processed(request: RemotingCommand, _client: ClientConnection) -> RemotingCommand:
         return process(request)
+
+    return processed
+
+
+def _in_one_piece(process: _Now) -> _InOrder:
+    """Adapt a processor of short requests."""
+
+    def processed(request: RemotingCommand, client: ClientConnection) -> Pieces[RemotingCommand]:
+        yield from ()
+        return process(request, client)
 
     return processed
 
