@@ -42,7 +42,10 @@ class _Minute:
 @final
 @attrs.define(eq=False)
 class Quota(Generic[R]):
-    """The rows of one table by owner; ``what`` names them, ``name`` and ``new_name`` the limits."""
+    """The rows of one table by owner; ``what`` names them.
+
+    ``name`` and ``new_name`` are the settings in ``[remoting]`` that have the limits.
+    """
 
     what: str
     name: str
@@ -84,13 +87,13 @@ class Quota(Generic[R]):
             self._look_at(self._rows[owner], _OWN_LOOKED_AT)
         if self.count(owner) >= self.rows_max:
             return (
-                f"quota {self.name}: {owner} has made {self.count(owner)} {self.what}, the most"
-                " that one may have"
+                f"quota [remoting] {self.name}: {owner} has made {self.count(owner)} {self.what},"
+                " the most that one may have"
             )
         if self.new_max is not None and not self._is_within_minute(owner, now, self.new_max):
             return (
-                f"quota {self.new_name}: {owner} has made {self.new_max} {self.what} within a"
-                " minute, the most that one may: try again later"
+                f"quota [remoting] {self.new_name}: {owner} has made {self.new_max} {self.what}"
+                " within a minute, the most that one may: try again later"
             )
         if former is not None:
             self.release(row)

@@ -9,9 +9,8 @@ import pytest
 import hastore
 from hastore.access.permissions_file import parse_permissions
 from hastore.broker.access.node_access import NodeAccess
-from hastore.broker.groups import broker_data, rebalance_lock_manager
+from hastore.broker.groups import rebalance_lock_manager
 from hastore.broker.groups.topic_config_manager import new_topic_config
-from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
@@ -65,7 +64,9 @@ def test_an_owner_has_its_own_part_and_gets_it_back():
     quota.take("key x", "a", 0)
     quota.take("key x", "b", 0)
     quota.take("key x", "b", 0)
-    with pytest.raises(RequestFailedError, match="quota rows_max: key x has made 2 rows, the most"):
+    with pytest.raises(
+        RequestFailedError, match=r"quota \[remoting\] rows_max: key x has made 2 rows, the most"
+    ):
         quota.take("key x", "c", 0)
     quota.take("key y", "c", 0)
     table.remove("a")
@@ -80,7 +81,9 @@ def test_new_rows_are_counted_by_the_minute():
     """Also of rows that are gone by then; the minute begins with the first."""
     quota = make_quota({}, rows_max=100, new_name="new_max", new_max=2)
     assert [quota.takes("x", row, 5) for row in range(3)] == [True, True, False]
-    with pytest.raises(RequestFailedError, match="quota new_max: x has made 2 rows within a min"):
+    with pytest.raises(
+        RequestFailedError, match=r"quota \[remoting\] new_max: x has made 2 rows within a min"
+    ):
         quota.take("x", 3, 5 + MINUTE_S - 1)
     assert quota.takes("y", 4, 5)
     assert quota.takes("x", 5, 5 + MINUTE_S)
@@ -134,15 +137,14 @@ def test_an_owner_with_too_many_finds_those_that_are_gone_in_a_few_requests():
     assert sum(quota.takes("x", 1_000 + number, 0) for number in range(4)) == 1
 
 
-def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed(monkeypatch):
+def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed():
     """In whatever order a request names them; a minute later nobody else has one of them."""
-    monkeypatch.setattr(rebalance_lock_manager, "LOCKS_PER_OWNER_MAX", 3)
-    locks = rebalance_lock_manager.RebalanceLockManager()
+    locks = rebalance_lock_manager.RebalanceLockManager(3)
     queues = [rebalance_lock_manager.MessageQueue("T", "b", number) for number in range(5)]
     assert locks.lock("g", queues[1:4], "c", 0, "x") == queues[1:4]
     assert locks.lock("g", queues, "c", 50, "x") == queues[1:4]
     assert locks.lock("g", queues[1:4], "d", 70, "y") == []
-    with pytest.raises(RequestFailedError, match="LOCKS_PER_OWNER_MAX"):
+    with pytest.raises(RequestFailedError, match="locks_per_owner_max"):
         locks.lock("g", queues[:1], "c", 70, "x")
 
 
@@ -278,23 +280,24 @@ async def test_without_keys_an_address_has_the_quota(mock_clock):
         assert list(data.topics.topics) == ["a", "b"]
 
 
-async def test_offsets_have_a_quota(mock_clock, monkeypatch):
+async def test_offsets_have_a_quota(mock_clock):
     """Pairs of topic and group, and queues; known ones are still committed."""
-    monkeypatch.setattr(broker_data, "KEYS_PER_OWNER_MAX", 2)
-    monkeypatch.setattr(broker_data, "OFFSETS_PER_OWNER_MAX", 4)
-    async with served() as (_, greedy, honest):
+    config = attrs.evolve(QUOTAS, offset_keys_per_owner_max=2, offsets_per_owner_max=4)
+    async with served(config) as (_, greedy, honest):
         requests = [commit("g", topic=topic) for topic in ("a", "b", "c", "a")]
         requests += [commit("g", topic="a", queue_id=number) for number in range(1, 4)]
         answers = [await ask(greedy, request, GREEDY) for request in requests]
         assert [code for code, _ in answers] == [0, 0, 1, 0, 0, 0, 1]
-        assert "quota KEYS_PER_OWNER_MAX: access key the-user has made 2 pairs" in answers[2][1]
-        assert "quota OFFSETS_PER_OWNER_MAX: access key the-user" in answers[6][1]
+        assert (
+            "quota [remoting] offset_keys_per_owner_max: access key the-user has made 2 pairs"
+            in answers[2][1]
+        )
+        assert "quota [remoting] offsets_per_owner_max: access key the-user" in answers[6][1]
         assert (await ask(honest, commit("g", topic="c"), HONEST))[0] == 0
 
 
-async def test_locks_have_a_quota(mock_clock, monkeypatch):
+async def test_locks_have_a_quota(mock_clock):
     """Renewals do not count, lapsed and released ones no longer do."""
-    monkeypatch.setattr(rebalance_lock_manager, "LOCKS_PER_OWNER_MAX", 2)
 
     def lock(*queues, code=41, group="g"):
         rows = [{"topic": "T", "brokerName": "b", "queueId": queue} for queue in queues]
@@ -307,12 +310,12 @@ async def test_locks_have_a_quota(mock_clock, monkeypatch):
             return response.remark
         return len(json.loads(response.body)["lockOKMQSet"])
 
-    async with served() as (_, greedy, honest):
+    async with served(attrs.evolve(QUOTAS, locks_per_owner_max=2)) as (_, greedy, honest):
         assert await locked(greedy, lock(0, 1, 2), GREEDY) == 2
         assert await locked(greedy, lock(0, 1), GREEDY) == 2
         assert await locked(greedy, lock(3), GREEDY) == (
-            "quota LOCKS_PER_OWNER_MAX: access key the-user has made 2 locks of queues, the most"
-            " that one may have"
+            "quota [remoting] locks_per_owner_max: access key the-user has made 2 locks of queues,"
+            " the most that one may have"
         )
         assert await locked(honest, lock(3, group="honest"), HONEST) == 1
         assert (await ask(greedy, lock(0, code=42), GREEDY))[0] == 0
@@ -322,11 +325,13 @@ async def test_locks_have_a_quota(mock_clock, monkeypatch):
         assert await locked(greedy, lock(4, 5), GREEDY) == 2
 
 
-async def test_held_pulls_have_a_quota(tmp_path, monkeypatch):
+async def test_held_pulls_have_a_quota(tmp_path):
     """One too many is answered at once, and other owners' pulls are held."""
-    monkeypatch.setattr(pull_request_hold_service, "HELD_PER_OWNER_MAX", 2)
+    config = attrs.evolve(
+        master_config(tmp_path), remoting=RemotingConfig(held_pulls_per_owner_max=2)
+    )
     async with (
-        hastore.open_master(master_config(tmp_path)) as master,
+        hastore.open_master(config) as master,
         raw_client(master.address) as one,
         raw_client(master.address) as two,
         raw_client(master.address) as honest,

@@ -21,11 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import attrs
 import trio
 
-from hastore.broker.groups.consumer_offset_manager import (
-    KEYS_PER_OWNER_MAX,
-    OFFSETS_PER_OWNER_MAX,
-    ConsumerOffsetManager,
-)
+from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.subscription_group_manager import (
     SubscriptionGroupManager,
 )
@@ -183,30 +179,30 @@ class BrokerData:
         )
         topics.quota = Quota(
             "topics",
-            "[remoting] topics_per_owner_max",
+            "topics_per_owner_max",
             config.topics_per_owner_max,
             lambda topic: topic in topics.topics,
-            "[remoting] new_topics_per_minute_max",
+            "new_topics_per_minute_max",
             config.new_topics_per_minute_max,
         )
         groups.quota = Quota(
             "consumer groups",
-            "[remoting] groups_per_owner_max",
+            "groups_per_owner_max",
             config.groups_per_owner_max,
             lambda group: group in groups.groups,
-            "[remoting] new_groups_per_minute_max",
+            "new_groups_per_minute_max",
             config.new_groups_per_minute_max,
         )
         offsets.key_quota = Quota(
             "pairs of topic and group with an offset",
-            "KEYS_PER_OWNER_MAX",
-            KEYS_PER_OWNER_MAX,
+            "offset_keys_per_owner_max",
+            config.offset_keys_per_owner_max,
             lambda key: key in offsets.offsets,
         )
         offsets.offset_quota = Quota(
             "consumer offsets",
-            "OFFSETS_PER_OWNER_MAX",
-            OFFSETS_PER_OWNER_MAX,
+            "offsets_per_owner_max",
+            config.offsets_per_owner_max,
             lambda place: offsets.has(*place),
         )
         topics_file = table_file(topics, "topics.json", 0.0)

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
 OFFSETS_MAX: Final = 262_144
-# Of one owner (hastore.broker.quotas).
-KEYS_PER_OWNER_MAX: Final = 4_096
-OFFSETS_PER_OWNER_MAX: Final = 65_536
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
 

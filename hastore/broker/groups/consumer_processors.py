@@ -68,19 +68,20 @@ class ConsumerProcessors:
     config: RemotingConfig
     data: BrokerData
     consumers: ConsumerManager
-    locks: RebalanceLockManager = attrs.field(factory=RebalanceLockManager, init=False)
+    locks: RebalanceLockManager = attrs.field(init=False)
     # Of the groups that are known by heartbeats only.
     _quota: Quota[str] = attrs.field(init=False)
     _arriving: set[str] = attrs.field(factory=set, init=False)  # admitted, not registered yet
 
     def __attrs_post_init__(self) -> None:
-        """Make the quota."""
+        """Make the locks, and the quota of groups."""
+        self.locks = RebalanceLockManager(self.config.locks_per_owner_max)
         self._quota = Quota(
             "consumer groups without an offset",
-            "[remoting] groups_per_owner_max",
+            "groups_per_owner_max",
             self.config.groups_per_owner_max,
             self._is_without_offset,
-            "[remoting] new_groups_per_minute_max",
+            "new_groups_per_minute_max",
             self.config.new_groups_per_minute_max,
         )
 

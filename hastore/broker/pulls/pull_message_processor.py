@@ -146,7 +146,7 @@ class PullMessageProcessor:
 
     def __attrs_post_init__(self) -> None:
         """Make the hold service."""
-        self.holds = PullRequestHoldService(self._wake)
+        self.holds = PullRequestHoldService(self._wake, self.config.held_pulls_per_owner_max)
 
     def on_dispatched(self, queues: Iterable[ConsumeQueue]) -> None:
         """Wake the pulls that wait for queues that grew."""
