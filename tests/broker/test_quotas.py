@@ -11,13 +11,14 @@ from hastore.access.permissions_file import parse_permissions
 from hastore.broker.access.node_access import NodeAccess
 from hastore.broker.groups import rebalance_lock_manager
 from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.observe.metrics_text import metrics_text
 from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
 from hastore.wire.heartbeat_data import GROUPS_MAX
-from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_codes import FLAG_ONE_WAY, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.nodes.access_keys import ADMIN_KEY, SECRET, USER_KEY, signed, write_private
 from tests.support.nodes.configs import ANY_PORT
@@ -294,6 +295,32 @@ async def test_offsets_have_a_quota(mock_clock):
         )
         assert "quota [remoting] offsets_per_owner_max: access key the-user" in answers[6][1]
         assert (await ask(honest, commit("g", topic="c"), HONEST))[0] == 0
+
+
+async def test_a_refused_commit_without_an_answer_is_logged_and_counted(tmp_path, caplog):
+    """One line a minute names the owner and the quota; status and metrics count each of them."""
+    remoting = RemotingConfig(offsets_per_owner_max=2, topics_per_owner_max=2)
+    config = attrs.evolve(master_config(tmp_path), remoting=remoting)
+    async with hastore.open_master(config) as master, raw_client(master.address) as client:
+        assert (await ask(client, send_command(topic="orders"), GREEDY))[0] == 0
+        assert master.status().quota_refusals == {}
+        for number in range(6):
+            request = attrs.evolve(commit("g", queue_id=number), flag=FLAG_ONE_WAY)
+            await client.send(signed(request, GREEDY))
+        assert (await ask(client, send_command(topic="one-more"), GREEDY))[0] == 1
+        status = master.status()
+    assert status.quota_refusals == {"offsets_per_owner_max": 4, "topics_per_owner_max": 1}
+    page = metrics_text(status).decode()
+    assert 'hastore_quota_refusals_total{quota="offsets_per_owner_max"} 4.0' in page
+    events = [each.msg for each in caplog.records if each.msg["event"] == "quota_used_up"]
+    assert [event["kind"] for event in events] == [
+        "offsets_per_owner_max of access key the-user",
+        "topics_per_owner_max of access key the-user",
+    ]
+    assert events[0]["reason"] == (
+        "quota [remoting] offsets_per_owner_max: access key the-user has made 2 consumer offsets,"
+        " the most that one may have"
+    )
 
 
 async def test_locks_have_a_quota(mock_clock):

@@ -32,7 +32,7 @@ from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.turns import Turns
-from hastore.errors import HastoreError, ProtocolError, RequestFailedError
+from hastore.errors import HastoreError, ProtocolError, QuotaUsedUpError, RequestFailedError
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.liberal_json import TURN_SIZE
@@ -170,7 +170,7 @@ class RequestProcessors:
         """Return the answer to a request, or how to make it in its turn."""
         in_turn = self._in_turn.get(request.code)
         if in_turn is not None:
-            make = partial(_answer_in_turn, in_turn, request, client)
+            make = partial(self._answer_in_turn, in_turn, request, client)
             return Later(make, is_large=request.code not in _SMALL)
         in_order = self._in_order.get(request.code)
         if in_order is not None:
@@ -184,7 +184,7 @@ class RequestProcessors:
         try:
             return now(request, client)
         except HastoreError as error:
-            return _failure(request, error)
+            return self._failure(request, client, error)
 
     def _process_in_order(
         self, process: _InOrder, request: RemotingCommand, client: ClientConnection
@@ -193,12 +193,37 @@ class RequestProcessors:
             try:
                 return at_once(process(request, client))
             except HastoreError as error:
-                return _failure(request, error)
+                return self._failure(request, client, error)
 
         async def read(request: RemotingCommand, client: ClientConnection) -> Answer | None:
             return await self.reading.run(process(request, client))
 
-        return Later(partial(_answer_in_turn, read, request, client), is_in_order=True)
+        return Later(partial(self._answer_in_turn, read, request, client), is_in_order=True)
+
+    async def _answer_in_turn(
+        self, process: _InTurn, request: RemotingCommand, client: ClientConnection
+    ) -> Answer | None:
+        try:
+            answer = await process(request, client)
+        except HastoreError as error:
+            return self._failure(request, client, error)
+        if not isinstance(answer, Later):
+            return answer
+        if not request.is_one_way:
+            make = partial(self._answer_in_turn, _made_by(answer), request, client)
+            client.answer_later(attrs.evolve(answer, make=make))
+        return None
+
+    def _failure(
+        self, request: RemotingCommand, client: ClientConnection, error: HastoreError
+    ) -> RemotingCommand:
+        """Return the answer for a request that failed, also by a disk error."""
+        if isinstance(error, QuotaUsedUpError):
+            self.target.quota_refusals.record(client.peer, error)
+        if isinstance(error, RequestFailedError):
+            return request.response(error.code, remark=str(error))
+        kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "
+        return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{kind}{error}")
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""
@@ -299,31 +324,8 @@ def _awaited(process: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -
     return processed
 
 
-async def _answer_in_turn(
-    process: _InTurn, request: RemotingCommand, client: ClientConnection
-) -> Answer | None:
-    try:
-        answer = await process(request, client)
-    except HastoreError as error:
-        return _failure(request, error)
-    if not isinstance(answer, Later):
-        return answer
-    if not request.is_one_way:
-        make = partial(_answer_in_turn, _made_by(answer), request, client)
-        client.answer_later(attrs.evolve(answer, make=make))
-    return None
-
-
 def _made_by(later: Later) -> _InTurn:
     async def made(_request: RemotingCommand, _client: ClientConnection) -> Answer | None:
         return await later.make()
 
     return made
-
-
-def _failure(request: RemotingCommand, error: HastoreError) -> RemotingCommand:
-    """Return the answer for a request that failed, also by a disk error."""
-    if isinstance(error, RequestFailedError):
-        return request.response(error.code, remark=str(error))
-    kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "
-    return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{kind}{error}")
