@@ -4,10 +4,10 @@ With ``auto_create_topic_enable``, a topic that does not exist has the configura
 first message would make it; until then no list shows it.  So it is with a group's retry topic
 always: clients ask for its route before the group commits an offset.
 
-A topic that was deleted is in a second table, as long as its deletion matters: its records are in
-the log until they expire, and its queues go on where they ended if it is made again.  When that
-table is full, the deletion forgotten first is the oldest one whose records have all expired; a
-topic of its name begins at queue offset 0.
+A topic that was deleted and had messages is in a second table, as long as its deletion matters: its
+records are in the log until they expire, and its queues go on where they ended if it is made again.
+When that table is full, the deletion forgotten first is the oldest one whose records have all
+expired; a topic of its name begins at queue offset 0.
 
 On a slave the tables are a copy of its master's from the first ``copy`` on; a topic that the log
 has and the master's table lacks is added until the next one.
@@ -138,10 +138,17 @@ class TopicConfigManager:
         return config
 
     def delete(self, topic: str, deletion: DeletedTopic, *, log_min_offset: int) -> None:
-        """Take a topic out of the table, and record the deletion.
+        """Take a topic out of the table, and record the deletion if the topic had messages.
 
         Raises RequestFailedError if no deletion before it can be forgotten.
         """
+        if deletion.next_offsets or topic in self.deleted:
+            self._record(topic, deletion, log_min_offset)
+        self.topics.pop(topic, None)
+        self._changed()
+        self._notify_deleted((topic,))
+
+    def _record(self, topic: str, deletion: DeletedTopic, log_min_offset: int) -> None:
         deleted = {name: each for name, each in self.deleted.items() if name != topic}
         deleted[topic] = deletion
         expired = sorted(
@@ -162,9 +169,6 @@ class TopicConfigManager:
             )
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         self.deleted = deleted
-        self.topics.pop(topic, None)
-        self._changed()
-        self._notify_deleted((topic,))
 
     def _notify_deleted(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -192,10 +196,12 @@ class TopicConfigManager:
         topics: Mapping[str, TopicConfig],
         version: DataVersion | None,
         deleted: Mapping[str, DeletedTopic] | None = None,
+        gone: Iterable[str] = (),
     ) -> int:
         """Replace the tables by a master's; return how many of its topics they have no room for.
 
-        ``deleted`` None: it has no table of deleted topics.  Without a ``version`` the table gets
+        ``deleted`` None: it has no table of deleted topics.  ``gone`` are topics without messages
+        that the master has deleted.  Without a ``version`` the table gets
         the next one of its own if it has changed.
         """
         self.is_copy = True
@@ -206,6 +212,7 @@ class TopicConfigManager:
             self.topics = kept
             self._changed(version)
         self._notify_deleted([name for name in merged if merged[name] != before.get(name)])
+        self._notify_deleted(gone)
         return len(topics) - len(kept)
 
     def limit_deletions(self, log_end: int) -> bool:
