@@ -529,8 +529,9 @@ class RemotingConfig:
     auto_create_topic_enable: bool = switch(
         True, "remoting.auto_create_topic", "The first message of an unknown topic creates it."
     )
+    # The quotas of one owner are a sixteenth of each table at most.
     groups_per_owner_max: int = count(
-        1_024,
+        512,
         "remoting.groups_per_owner_max",
         "New consumer groups of one access key, or without keys of one address, since the start.",
     )
@@ -538,7 +539,7 @@ class RemotingConfig:
         256, "remoting.new_groups_per_minute_max", "Those within a minute."
     )
     topics_per_owner_max: int = count(
-        4_096,
+        1_024,
         "remoting.topics_per_owner_max",
         "Topics that messages of one access key, or without keys of one address, have created.",
     )
@@ -546,21 +547,21 @@ class RemotingConfig:
         512, "remoting.new_topics_per_minute_max", "Those within a minute."
     )
     offset_keys_per_owner_max: int = count(
-        4_096,
+        1_024,
         "remoting.offset_keys_per_owner_max",
         "Pairs of topic and group with an offset that one access key, or without keys one address,"
         " has committed first.",
     )
     offsets_per_owner_max: int = count(
-        65_536, "remoting.offsets_per_owner_max", "Offsets of theirs: one for each queue."
+        16_384, "remoting.offsets_per_owner_max", "Offsets of theirs: one for each queue."
     )
     locks_per_owner_max: int = count(
-        65_536,
+        16_384,
         "remoting.locks_per_owner_max",
         "Locked queues of one access key, or without keys of one address.",
     )
     held_pulls_per_owner_max: int = count(
-        16_384,
+        4_096,
         "remoting.held_pulls_per_owner_max",
         "Its pulls that wait for messages; one more is answered at once.",
     )

@@ -9,9 +9,16 @@ import pytest
 import hastore
 from hastore.access.permissions_file import parse_permissions
 from hastore.broker.access.node_access import NodeAccess
-from hastore.broker.groups import rebalance_lock_manager
+from hastore.broker.groups import (
+    consumer_manager,
+    consumer_offset_manager,
+    rebalance_lock_manager,
+    subscription_group_manager,
+    topic_config_manager,
+)
 from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.broker.observe.metrics_text import metrics_text
+from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
@@ -113,6 +120,23 @@ def test_a_row_that_changes_hands_counts_for_the_last_that_made_it():
             quota.take(f"address {number % 9}", row, 0)
     assert len(looked_at) == 2 * 50 * 1_000 - 3  # the first two find none and one
     assert [quota.count(f"address {number}") for number in range(9)] == [0] * 4 + [1_000] + [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "table_max"),
+    [
+        ("groups_per_owner_max", subscription_group_manager.GROUPS_MAX),
+        ("groups_per_owner_max", consumer_manager.CONNECTED_MAX),
+        ("topics_per_owner_max", topic_config_manager.TOPICS_MAX),
+        ("offset_keys_per_owner_max", consumer_offset_manager.KEYS_MAX),
+        ("offsets_per_owner_max", consumer_offset_manager.OFFSETS_MAX),
+        ("locks_per_owner_max", rebalance_lock_manager.LOCKS_MAX),
+        ("held_pulls_per_owner_max", pull_request_hold_service.HELD_TOTAL_MAX),
+    ],
+)
+def test_an_owner_has_a_sixteenth_of_each_table_by_default(setting, table_max):
+    """So it takes many of them to keep others out."""
+    assert getattr(RemotingConfig(), setting) * 16 <= table_max
 
 
 def test_rows_that_are_gone_never_outnumber_the_table():
