@@ -65,15 +65,23 @@ class Quota(Generic[R]):
     _rows: dict[str, dict[R, None]] = attrs.field(factory=dict, init=False)  # likewise, by owner
     _minutes: dict[str, _Minute] = attrs.field(factory=dict, init=False)  # the oldest first
 
-    def take(self, owner: str, row: R, now: float) -> None:
-        """Count a row that is about to be made.  Raises QuotaUsedUpError for one too many."""
+    def check(self, owner: str, row: R, now: float) -> None:
+        """Count nothing.  Raises QuotaUsedUpError if the row would be one too many."""
         refusal = self._refusal(owner, row, now)
         if refusal is not None:
             raise refusal
 
+    def take(self, owner: str, row: R, now: float) -> None:
+        """Count a row that is about to be made.  Raises QuotaUsedUpError for one too many."""
+        self.check(owner, row, now)
+        self._count(owner, row, now)
+
     def takes(self, owner: str, row: R, now: float) -> bool:
         """Count a row that is about to be made, unless it is one too many; return whether."""
-        return self._refusal(owner, row, now) is None
+        if self._refusal(owner, row, now) is not None:
+            return False
+        self._count(owner, row, now)
+        return True
 
     def release(self, row: R) -> None:
         """Stop counting a row, without waiting for its owner to have too many."""
@@ -88,25 +96,29 @@ class Quota(Generic[R]):
         return len(self._rows.get(owner, ()))
 
     def _refusal(self, owner: str, row: R, now: float) -> QuotaUsedUpError | None:
-        former = self._owner_of.get(row)
-        if former == owner:
+        if self._owner_of.get(row) == owner:
             return None
         if self.count(owner) >= self.rows_max:
             self._look_at(self._rows[owner], _OWN_LOOKED_AT)
         if self.count(owner) >= self.rows_max:
-            count = self.count(owner)
-            return self._used_up(
-                self.name, owner, f"{count} {self.what}, the most that one may have"
-            )
-        if self.new_max is not None and not self._is_within_minute(owner, now, self.new_max):
+            what = f"{self.count(owner)} {self.what}, the most that one may have"
+            return self._used_up(self.name, owner, what)
+        if self.new_max is not None and self._new_within_minute(owner, now) >= self.new_max:
             what = f"{self.new_max} {self.what} within a minute, the most that one may"
             return self._used_up(self.new_name, owner, f"{what}: try again later")
+        return None
+
+    def _count(self, owner: str, row: R, now: float) -> None:
+        former = self._owner_of.get(row)
+        if former == owner:
+            return
+        if self.new_max is not None:
+            self._count_within_minute(owner, now)
         if former is not None:
             self.release(row)
         self._look_at(self._owner_of, _LOOKED_AT)
         self._owner_of[row] = owner
         self._rows.setdefault(owner, {})[row] = None
-        return None
 
     def _used_up(self, name: str, owner: str, what: str) -> QuotaUsedUpError:
         text = f"quota [remoting] {name}: {owner} has made {what}"
@@ -120,18 +132,18 @@ class Quota(Generic[R]):
             else:
                 self.release(row)
 
-    def _is_within_minute(self, owner: str, now: float, new_max: int) -> bool:
-        """Count a new row in its owner's minute, if there is room."""
+    def _new_within_minute(self, owner: str, now: float) -> int:
+        minute = self._minutes.get(owner)
+        return 0 if minute is None or now - minute.began >= MINUTE_S else minute.new
+
+    def _count_within_minute(self, owner: str, now: float) -> None:
         minute = self._minutes.get(owner)
         if minute is None or now - minute.began >= MINUTE_S:
             self._minutes.pop(owner, None)
             minute = self._minutes[owner] = _Minute(now)
             if len(self._minutes) > OWNERS_MAX:
                 del self._minutes[next(iter(self._minutes))]
-        if minute.new >= new_max:
-            return False
         minute.new += 1
-        return True
 
 
 @final

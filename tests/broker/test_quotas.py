@@ -321,6 +321,35 @@ async def test_offsets_have_a_quota(mock_clock):
         assert (await ask(honest, commit("g", topic="c"), HONEST))[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "request_", "named"),
+    [
+        ({}, commit("ghost", queue_id=70_000), "queue 70000 is not in 0 to"),
+        ({"offset_keys_per_owner_max": 1}, commit("ghost"), "offset_keys_per_owner_max"),
+        ({"offsets_per_owner_max": 1}, commit("ghost"), "offsets_per_owner_max"),
+        ({"groups_per_owner_max": 1}, commit("ghost"), "groups_per_owner_max"),
+        ({"topics_per_owner_max": 2}, commit("ghost"), "topics_per_owner_max"),
+        ({"new_groups_per_minute_max": 1}, commit("ghost"), "new_groups_per_minute_max"),
+        ({"new_topics_per_minute_max": 2}, commit("ghost"), "new_topics_per_minute_max"),
+    ],
+)
+async def test_a_refused_commit_makes_nothing(changes, request_, named):
+    """No pair, no offset, no group and no retry topic; nor do they count."""
+    config = attrs.evolve(RemotingConfig(), **changes)
+    async with served(config) as (data, greedy, _):
+        assert (await ask(greedy, send_command(topic="orders"), GREEDY))[0] == 0
+        assert (await ask(greedy, commit("g"), GREEDY))[0] == 0
+        for _ in range(2):
+            code, text = await ask(greedy, request_, GREEDY)
+            assert (code, named in text) == (1, True), text
+            assert data.offsets.offsets == {"orders@g": {0: 0}}
+            assert list(data.groups.groups) == ["g"]
+            assert list(data.topics.topics) == ["orders", "%RETRY%g"]
+            quotas = (data.offsets.key_quota, data.offsets.offset_quota, data.groups.quota)
+            assert [quota.count("access key the-user") for quota in quotas] == [1, 1, 1]
+            assert data.topics.quota.count("access key the-user") == 2
+
+
 async def test_a_refused_commit_without_an_answer_is_logged_and_counted(tmp_path, caplog):
     """One line a minute names the owner and the quota; status and metrics count each of them."""
     remoting = RemotingConfig(offsets_per_owner_max=2, topics_per_owner_max=2)

@@ -256,14 +256,23 @@ class BrokerData:
     ) -> None:
         """Commit an offset for ``owner``; with the first one a group and its retry topic stay.
 
-        A slave makes no topics.  Raises RequestFailedError for a full table or quota.
+        A slave makes no topics.  Raises RequestFailedError for a full table or quota, and has then
+        made none of the three.
         """
-        if group not in self.groups.groups:
-            config = self.groups.register(group, owner)
-            if config.retry_queue_nums and not is_slave:
-                topic_of_group = RETRY_TOPIC_PREFIX + group
-                self.topics.make_for_group(topic_of_group, config.retry_queue_nums, owner)
+        retry_topic, retry_queue_nums = None, 0
+        self.offsets.check(group, topic, queue_id, owner)
+        is_new = group not in self.groups.groups
+        if is_new:
+            self.groups.check(group, owner)
+            retry_queue_nums = self.groups.find(group).retry_queue_nums
+            if retry_queue_nums and not is_slave:
+                retry_topic = RETRY_TOPIC_PREFIX + group
+                self.topics.check(retry_topic, owner)
         self.offsets.commit(group, topic, queue_id, offset, owner)
+        if is_new:
+            self.groups.register(group, owner)
+        if retry_topic is not None:
+            self.topics.make_for_group(retry_topic, retry_queue_nums, owner)
 
     def limit_offsets(self, queue_end: Callable[[str, int], int]) -> None:
         """Lower consumer offsets to the ends of their queues, when this node becomes a master.

@@ -119,15 +119,23 @@ class TopicConfigManager:
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Make or replace a topic.  Raises RequestFailedError for a bad name or a full table."""
-        fault = topic_fault(config.topic)
-        if fault is not None:
-            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
-        if config.topic not in self.topics and len(self.topics) >= TOPICS_MAX:
-            msg = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
-            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        self.check(config.topic)
         self.topics[config.topic] = config
         self._changed()
         return config
+
+    def check(self, topic: str, owner: str | None = None) -> None:
+        """Raise RequestFailedError for a bad name, a full table or the used-up quota of ``owner``.
+
+        A topic that exists counts for no quota.
+        """
+        fault, is_new = topic_fault(topic), topic not in self.topics
+        if fault is None and is_new and len(self.topics) >= TOPICS_MAX:
+            fault = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        if is_new and owner is not None and self.quota is not None:
+            self.quota.check(owner, topic, trio.current_time())
 
     def make_for_group(self, topic: str, queue_nums: int, owner: str | None = None) -> TopicConfig:
         """Return a group's retry or dead-letter topic; make it for ``owner`` if need be."""
