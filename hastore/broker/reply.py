@@ -63,6 +63,10 @@ class ClientConnection(Protocol):
         """The owner for whose quotas its requests count (``hastore.broker.quotas``)."""
 
     @property
+    def owner_of_offsets(self) -> str | None:
+        """The owner for whose quotas its commits count; None for an administrator's."""
+
+    @property
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
 

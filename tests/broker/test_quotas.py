@@ -350,6 +350,28 @@ async def test_a_refused_commit_makes_nothing(changes, request_, named):
             assert data.topics.quota.count("access key the-user") == 2
 
 
+async def test_an_admins_commits_count_for_no_quota():
+    """Whoever restores many groups' offsets is not refused half-way; others' quotas stay whole."""
+    config = RemotingConfig(
+        groups_per_owner_max=1,
+        topics_per_owner_max=2,
+        offset_keys_per_owner_max=1,
+        offsets_per_owner_max=1,
+    )
+    async with served(config) as (data, greedy, admin):
+        assert (await ask(greedy, send_command(topic="orders"), GREEDY))[0] == 0
+        for number in range(4):
+            request = commit(f"g{number % 2}", queue_id=number)
+            assert (await ask(admin, request, ADMIN_KEY))[0] == 0
+        # On one connection the key of each request counts.
+        assert (await ask(greedy, commit("mine"), GREEDY))[0] == 0
+        assert (await ask(greedy, commit("g0", queue_id=7), GREEDY))[0] == 1
+        assert (await ask(greedy, commit("g0", queue_id=7), ADMIN_KEY))[0] == 0
+        assert (await ask(greedy, commit("g0", queue_id=8), GREEDY))[0] == 1
+        assert list(data.groups.groups) == ["g0", "g1", "mine"]
+        assert data.groups.quota.count("access key the-admin") == 0
+
+
 async def test_a_refused_commit_without_an_answer_is_logged_and_counted(tmp_path, caplog):
     """One line a minute names the owner and the quota; status and metrics count each of them."""
     remoting = RemotingConfig(offsets_per_owner_max=2, topics_per_owner_max=2)

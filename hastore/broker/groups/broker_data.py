@@ -252,12 +252,19 @@ class BrokerData:
         await self.offsets_file.persist()
 
     def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, owner: str, *, is_slave: bool
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        owner: str | None,
+        *,
+        is_slave: bool,
     ) -> None:
-        """Commit an offset for ``owner``; with the first one a group and its retry topic stay.
+        """Commit an offset; with the first one a group and its retry topic stay.
 
-        A slave makes no topics.  Raises RequestFailedError for a full table or quota, and has then
-        made none of the three.
+        What is new counts for the quotas of ``owner``, if there is one.  A slave makes no topics.
+        Raises RequestFailedError for a full table or quota, and has then made none of the three.
         """
         retry_topic, retry_queue_nums = None, 0
         self.offsets.check(group, topic, queue_id, owner)

@@ -194,7 +194,8 @@ class ConsumerProcessors:
             raise RequestFailedError(msg, code=ResponseCode.TOPIC_NOT_EXIST)
         if offset >= 0:
             is_slave = self.target.role is BrokerRole.SLAVE
-            self.data.commit(group, topic, queue_id, offset, client.owner, is_slave=is_slave)
+            owner = client.owner_of_offsets
+            self.data.commit(group, topic, queue_id, offset, owner, is_slave=is_slave)
         return request.response(ResponseCode.SUCCESS)
 
     # -- locks -----------------------------------------------------------------------------------
