@@ -28,7 +28,13 @@ from hastore.errors import ProtocolError
 from hastore.wire import liberal_json
 from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.pull_message import EXPRESSION_SIZE_MAX, EXPRESSION_TAG
-from hastore.wire.remoting_command import check_text, integer_field, name_field, text_field
+from hastore.wire.remoting_command import (
+    NAME_SIZE_MAX,
+    check_text,
+    integer_field,
+    name_field,
+    text_field,
+)
 from hastore.wire.request_sizes import LIST_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -185,11 +191,15 @@ def _subscription(row: Mapping[str, Any]) -> Subscription:
         msg = f"a subscription of {len(expression)} characters; at most {EXPRESSION_SIZE_MAX}"
         raise ProtocolError(msg)
     check_text("a subscription", expression)
+    expression_type = text_field(row, "expressionType") or EXPRESSION_TAG
+    if len(expression_type) > NAME_SIZE_MAX:
+        msg = f"an expressionType of {len(expression_type)} characters; at most {NAME_SIZE_MAX}"
+        raise ProtocolError(msg)
     return Subscription(
         topic=name_field(row, "topic"),
         expression=expression,
         version=integer_field(row, "subVersion", 0, bits=64),
-        expression_type=text_field(row, "expressionType") or EXPRESSION_TAG,
+        expression_type=expression_type,
     )
 
 

@@ -36,7 +36,6 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
     content_of,
     integer_field,
-    json_response,
     name_field,
     text_field,
 )
@@ -139,23 +138,25 @@ class ConsumerProcessors:
             self.consumers.unregister(client, group)
         return request.response(ResponseCode.SUCCESS)
 
-    def client_ids(self, request: RemotingCommand) -> RemotingCommand:
+    def client_ids(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return the client ids of a group's members."""
         group = name_field(request.ext_fields, "consumerGroup")
         client_ids = self.consumers.client_ids(group)
         if not client_ids:
             msg = f"no consumer for group {group}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
-        return json_response(request, {"consumerIdList": client_ids})
+        body = yield from liberal_json.dumps_in_pieces({"consumerIdList": client_ids})
+        return request.response(ResponseCode.SUCCESS, body=body)
 
-    def connections(self, request: RemotingCommand) -> RemotingCommand:
+    def connections(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return a group's members with their connections and subscriptions."""
         group = name_field(request.ext_fields, "consumerGroup")
         connections = self.consumers.connections(group)
         if connections is None:
             msg = f"no consumer of group {group} is online"
             raise RequestFailedError(msg, code=ResponseCode.CONSUMER_NOT_ONLINE)
-        return json_response(request, connections)
+        body = yield from liberal_json.dumps_in_pieces(connections)
+        return request.response(ResponseCode.SUCCESS, body=body)
 
     # -- offsets ---------------------------------------------------------------------------------
 

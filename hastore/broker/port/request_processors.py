@@ -36,7 +36,7 @@ from hastore.errors import HastoreError, ProtocolError, QuotaUsedUpError, Reques
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.liberal_json import TURN_SIZE
-from hastore.wire.pieces import Pieces, at_once
+from hastore.wire.pieces import Pieces, at_once, if_short
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import (
     RemotingCommand,
@@ -71,6 +71,7 @@ _SMALL: Final = frozenset(
 )
 
 _InOrder = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
+_Written = Callable[[RemotingCommand], Pieces[RemotingCommand]]
 _Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
 # Later: the answer itself, which waits for its own turn.
 _InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | Later | None]]
@@ -95,6 +96,7 @@ class RequestProcessors:
     skipping: Turns = attrs.field(factory=Turns, init=False)  # of bodies that are refused
     writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
     _in_order: dict[int, _InOrder] = attrs.field(init=False)
+    _of_group: dict[int, _Written] = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
     _in_turn: dict[int, _InTurn] = attrs.field(init=False)
 
@@ -127,13 +129,16 @@ class RequestProcessors:
             RequestCode.LOCK_BATCH_MQ: consumer.lock,
             RequestCode.UNLOCK_BATCH_MQ: lambda request, _client: consumer.unlock(request),
         }
-        # Answered at once: what they need is in memory.
+        # Answered at once unless the answer is long: then in turn, and in pieces.
+        self._of_group = {
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer.client_ids,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer.connections,
+        }
+        # Answered at once: what they need is in memory, and the answer is short.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _without_client(consumer.client_ids),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: _without_client(consumer.connections),
             RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
@@ -175,6 +180,9 @@ class RequestProcessors:
         in_order = self._in_order.get(request.code)
         if in_order is not None:
             return self._process_in_order(in_order, request, client)
+        of_group = self._of_group.get(request.code)
+        if of_group is not None:
+            return self._process_of_group(of_group, request, client)
         now = self._now.get(request.code)
         if now is None:
             return request.response(
@@ -199,6 +207,17 @@ class RequestProcessors:
             return await self.reading.run(process(request, client))
 
         return Later(partial(self._answer_in_turn, read, request, client), is_in_order=True)
+
+    def _process_of_group(
+        self, process: _Written, request: RemotingCommand, client: ClientConnection
+    ) -> RemotingCommand | Later:
+        try:
+            answer = if_short(process(request))
+        except HastoreError as error:
+            return self._failure(request, client, error)
+        if answer is not None:
+            return answer
+        return Later(partial(self._answer_in_turn, self._written(process), request, client))
 
     async def _answer_in_turn(
         self, process: _InTurn, request: RemotingCommand, client: ClientConnection
@@ -245,7 +264,7 @@ class RequestProcessors:
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
         return json_response(request, route)
 
-    def _written(self, process: Callable[[RemotingCommand], Pieces[RemotingCommand]]) -> _InTurn:
+    def _written(self, process: _Written) -> _InTurn:
         """Adapt a request whose answer may be long."""
 
         async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
@@ -253,9 +272,7 @@ class RequestProcessors:
 
         return processed
 
-    def _compare_clocks(
-        self, process: Callable[[RemotingCommand], Pieces[RemotingCommand]]
-    ) -> _InTurn:
+    def _compare_clocks(self, process: _Written) -> _InTurn:
         """Adapt a request that a slave makes each second: it shows its clock and sees ours."""
 
         async def processed(request: RemotingCommand, client: ClientConnection) -> Answer | None:
