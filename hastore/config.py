@@ -529,8 +529,9 @@ class RemotingConfig:
     auto_create_topic_enable: bool = switch(
         True, "remoting.auto_create_topic", "The first message of an unknown topic creates it."
     )
+    # The quotas of one owner are a sixteenth of each table at most.
     groups_per_owner_max: int = count(
-        1_024,
+        512,
         "remoting.groups_per_owner_max",
         "New consumer groups of one access key, or without keys of one address, since the start.",
     )
@@ -538,12 +539,31 @@ class RemotingConfig:
         256, "remoting.new_groups_per_minute_max", "Those within a minute."
     )
     topics_per_owner_max: int = count(
-        4_096,
+        1_024,
         "remoting.topics_per_owner_max",
         "Topics that messages of one access key, or without keys of one address, have created.",
     )
     new_topics_per_minute_max: int = count(
         512, "remoting.new_topics_per_minute_max", "Those within a minute."
+    )
+    offset_keys_per_owner_max: int = count(
+        1_024,
+        "remoting.offset_keys_per_owner_max",
+        "Pairs of topic and group with an offset that one access key, or without keys one address,"
+        " has committed first.",
+    )
+    offsets_per_owner_max: int = count(
+        16_384, "remoting.offsets_per_owner_max", "Offsets of theirs: one for each queue."
+    )
+    locks_per_owner_max: int = count(
+        16_384,
+        "remoting.locks_per_owner_max",
+        "Locked queues of one access key, or without keys of one address.",
+    )
+    held_pulls_per_owner_max: int = count(
+        4_096,
+        "remoting.held_pulls_per_owner_max",
+        "Its pulls that wait for messages; one more is answered at once.",
     )
     pull_count_max: int = count(1_024, "remoting.pull_count_max", "Messages of one pull.")
     pull_size_max: int = size(4 * MIB, "remoting.pull_size_max", "Bytes of one pull.")

@@ -62,6 +62,15 @@ class RequestFailedError(HastoreError):
         self.code = code
 
 
+class QuotaUsedUpError(RequestFailedError):
+    """A request would make more than its ``owner`` may have; ``quota`` is the setting's name."""
+
+    def __init__(self, message: str, *, code: int, quota: str, owner: str) -> None:
+        super().__init__(message, code=code)
+        self.quota = quota
+        self.owner = owner
+
+
 class AccessDeniedError(RequestFailedError):
     """A request without a key that counts, or without the permission that it needs.
 

@@ -5,7 +5,10 @@ So an owner can fill its own part of a table only.  A row counts for the
 owner whose request made it, while the table has it.  Rows that an administrator made, that were
 read from a file or copied from a master have no owner: counts begin with the process.
 
-Pure: the caller passes the time.
+A consumer commits its offsets one-way, so no answer says that one was refused: the node counts the
+refusals and logs them (``QuotaRefusals``).
+
+``Quota`` is pure: the caller passes the time.
 
 Invariants: a row counts for one owner, the last that has made it; rows that are gone are no more
 than those that a table may have, and are looked for a few at a time, so that no request is long; at
@@ -15,12 +18,14 @@ most OWNERS_MAX owners have a minute.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import attrs
 
-from hastore.errors import RequestFailedError
+from hastore.concurrency.peers import PeerLog
+from hastore.errors import QuotaUsedUpError
+from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ _LOOKED_AT: Final = 2  # rows of all owners, a new one: so those that are gone c
 
 R = TypeVar("R", bound="Hashable")
 
+_log = logger("remoting")
+
 
 @attrs.define
 class _Minute:
@@ -43,7 +50,10 @@ class _Minute:
 @final
 @attrs.define(eq=False)
 class Quota(Generic[R]):
-    """The rows of one table by owner; ``what`` names them, ``name`` and ``new_name`` the limits."""
+    """The rows of one table by owner; ``what`` names them.
+
+    ``name`` and ``new_name`` are the settings in ``[remoting]`` that have the limits.
+    """
 
     what: str
     name: str
@@ -56,15 +66,23 @@ class Quota(Generic[R]):
     _rows: dict[str, OrderedDict[R, None]] = attrs.field(factory=dict, init=False)  # by owner
     _minutes: dict[str, _Minute] = attrs.field(factory=dict, init=False)  # the oldest first
 
+    def check(self, owner: str, row: R, now: float) -> None:
+        """Count nothing.  Raises QuotaUsedUpError if the row would be one too many."""
+        refusal = self._refusal(owner, row, now)
+        if refusal is not None:
+            raise refusal
+
     def take(self, owner: str, row: R, now: float) -> None:
-        """Count a row that is about to be made.  Raises RequestFailedError for one too many."""
-        fault = self._fault(owner, row, now)
-        if fault is not None:
-            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        """Count a row that is about to be made.  Raises QuotaUsedUpError for one too many."""
+        self.check(owner, row, now)
+        self._count(owner, row, now)
 
     def takes(self, owner: str, row: R, now: float) -> bool:
         """Count a row that is about to be made, unless it is one too many; return whether."""
-        return self._fault(owner, row, now) is None
+        if self._refusal(owner, row, now) is not None:
+            return False
+        self._count(owner, row, now)
+        return True
 
     def release(self, row: R) -> None:
         """Stop counting a row that is gone, if it counts; one that is not told is found later."""
@@ -80,28 +98,34 @@ class Quota(Generic[R]):
         """Return the number of an owner's rows, also of some that are gone."""
         return len(self._rows.get(owner, ()))
 
-    def _fault(self, owner: str, row: R, now: float) -> str | None:
-        former = self._owner_of.get(row)
-        if former == owner:
+    def _refusal(self, owner: str, row: R, now: float) -> QuotaUsedUpError | None:
+        if self._owner_of.get(row) == owner:
             return None
         if self.count(owner) >= self.rows_max:
             self._look_at(self._rows[owner], _OWN_LOOKED_AT)
         if self.count(owner) >= self.rows_max:
-            return (
-                f"quota {self.name}: {owner} has made {self.count(owner)} {self.what}, the most"
-                " that one may have"
-            )
-        if self.new_max is not None and not self._is_within_minute(owner, now, self.new_max):
-            return (
-                f"quota {self.new_name}: {owner} has made {self.new_max} {self.what} within a"
-                " minute, the most that one may: try again later"
-            )
+            what = f"{self.count(owner)} {self.what}, the most that one may have"
+            return self._used_up(self.name, owner, what)
+        if self.new_max is not None and self._new_within_minute(owner, now) >= self.new_max:
+            what = f"{self.new_max} {self.what} within a minute, the most that one may"
+            return self._used_up(self.new_name, owner, f"{what}: try again later")
+        return None
+
+    def _count(self, owner: str, row: R, now: float) -> None:
+        former = self._owner_of.get(row)
+        if former == owner:
+            return
+        if self.new_max is not None:
+            self._count_within_minute(owner, now)
         if former is not None:
             self.release(row)
         self._look_at(self._owner_of, _LOOKED_AT)
         self._owner_of[row] = owner
         self._rows.setdefault(owner, OrderedDict())[row] = None
-        return None
+
+    def _used_up(self, name: str, owner: str, what: str) -> QuotaUsedUpError:
+        text = f"quota [remoting] {name}: {owner} has made {what}"
+        return QuotaUsedUpError(text, code=ResponseCode.SYSTEM_ERROR, quota=name, owner=owner)
 
     def _look_at(self, rows: OrderedDict[R, Any], count: int) -> None:
         """Forget those of the first rows that the table no longer has; others become the last."""
@@ -111,15 +135,30 @@ class Quota(Generic[R]):
             else:
                 self.release(row)
 
-    def _is_within_minute(self, owner: str, now: float, new_max: int) -> bool:
-        """Count a new row in its owner's minute, if there is room."""
+    def _new_within_minute(self, owner: str, now: float) -> int:
+        minute = self._minutes.get(owner)
+        return 0 if minute is None or now - minute.began >= MINUTE_S else minute.new
+
+    def _count_within_minute(self, owner: str, now: float) -> None:
         minute = self._minutes.get(owner)
         if minute is None or now - minute.began >= MINUTE_S:
             self._minutes.pop(owner, None)
             minute = self._minutes[owner] = _Minute(now)
             if len(self._minutes) > OWNERS_MAX:
                 del self._minutes[next(iter(self._minutes))]
-        if minute.new >= new_max:
-            return False
         minute.new += 1
-        return True
+
+
+@final
+@attrs.define(eq=False)
+class QuotaRefusals:
+    """The requests that a node has refused because a quota was used up."""
+
+    counts: Counter[str] = attrs.field(factory=Counter, init=False)  # by the setting's name
+    _refusal_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "quota_used_up"), init=False)
+
+    def record(self, peer: tuple[str, int], error: QuotaUsedUpError) -> None:
+        """Count a refused request of ``peer``, and log it."""
+        self.counts[error.quota] += 1
+        kind = f"{error.quota} of {error.owner}"
+        self._refusal_log.log_line(peer, kind=kind, reason=str(error))

@@ -50,6 +50,7 @@ class Later:
 
     make: Callable[[], Awaitable[Answer | None]]
     is_large: bool = True
+    is_in_order: bool = False  # of a request that later ones of its connection must not overtake
 
 
 class ClientConnection(Protocol):
@@ -62,8 +63,16 @@ class ClientConnection(Protocol):
         """The owner for whose quotas its requests count (``hastore.broker.quotas``)."""
 
     @property
+    def owner_of_offsets(self) -> str | None:
+        """The owner for whose quotas its commits count; None for an administrator's."""
+
+    @property
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
+
+    @property
+    def in_order_waiting(self) -> int:
+        """How many of its requests that must not be overtaken wait for their turn."""
 
     def give_nonce(self) -> str | None:
         """Return the nonce for hastore's own signatures on it; None without access keys."""

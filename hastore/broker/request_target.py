@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.broker.quotas import QuotaRefusals
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.concurrency.watched_files import ReloadedFiles
     from hastore.message import Message
@@ -137,6 +138,10 @@ class RequestTarget(Protocol):
 
     def found_damage(self, physic_offset: int, what: str) -> None:
         """Show that a record inside the log is damaged."""
+
+    @property
+    def quota_refusals(self) -> QuotaRefusals:
+        """What its clients were refused because a quota was used up."""
 
     @property
     def peer_clocks(self) -> ClockReadings:

@@ -28,7 +28,13 @@ from hastore.errors import ProtocolError
 from hastore.wire import liberal_json
 from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.pull_message import EXPRESSION_SIZE_MAX, EXPRESSION_TAG
-from hastore.wire.remoting_command import check_text, integer_field, name_field, text_field
+from hastore.wire.remoting_command import (
+    NAME_SIZE_MAX,
+    check_text,
+    integer_field,
+    name_field,
+    text_field,
+)
 from hastore.wire.request_sizes import LIST_SIZE_MAX
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from hastore.errors import ProtocolError
 from hastore.wire.pieces import ROWS_OF_A_PIECE, at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hastore.wire.pieces import Pieces
 
@@ -252,38 +252,51 @@ class Rows:
 
     rows: Mapping[str, Any]
     to_json: Callable[[Any], Any]
+    rows_of_a_piece: int = ROWS_OF_A_PIECE
 
 
-def all_rows(value: Mapping[str, Any | Rows]) -> dict[str, Any]:
-    """Return an object whose Rows are all converted."""
-    return {
-        name: {key: member.to_json(row) for key, row in member.rows.items()}
-        if isinstance(member, Rows)
-        else member
-        for name, member in value.items()
-    }
+@final
+@attrs.frozen
+class Items:
+    """A member of an object that is a long list, each item converted when written."""
+
+    items: Sequence[Any]
+    to_json: Callable[[Any], Any]
 
 
-def dumps_in_pieces(value: Mapping[str, Any | Rows]) -> Pieces[bytes]:
+def all_rows(value: Mapping[str, Any | Rows | Items]) -> dict[str, Any]:
+    """Return an object whose Rows and Items are all converted."""
+    return {name: _converted(member) for name, member in value.items()}
+
+
+def _converted(member: Any | Rows | Items) -> Any:
+    match member:
+        case Rows():
+            return {key: member.to_json(row) for key, row in member.rows.items()}
+        case Items():
+            return [member.to_json(item) for item in member.items]
+        case _:
+            return member
+
+
+def dumps_in_pieces(value: Mapping[str, Any | Rows | Items]) -> Pieces[bytes]:
     """Return an object as JSON, as ``json.dumps`` writes it without spaces.
 
-    Its members that are lists or Rows are written some rows at a time.
+    Its members that are lists, Rows or Items are written some rows at a time, if one of them is
+    longer than a piece.
     """
-    if any(_row_count(member) > ROWS_OF_A_PIECE for member in value.values()):
+    is_long = any(map(_is_long, value.values()))
+    if is_long:
         yield 0
     members = []
     for name, member in value.items():
         parts: list[str] = []
         opening, closing = "{}" if isinstance(member, Rows) else "[]"
-        if isinstance(member, Rows):
-            rows = iter(member.rows.items())
-            while some := {key: member.to_json(row) for key, row in islice(rows, ROWS_OF_A_PIECE)}:
-                parts.append(_dumps(some)[1:-1])
-                yield len(parts[-1])
-        elif isinstance(member, list):
-            for begin in range(0, len(member), ROWS_OF_A_PIECE):
-                parts.append(_dumps(member[begin : begin + ROWS_OF_A_PIECE])[1:-1])
-                yield len(parts[-1])
+        if isinstance(member, (Rows, Items, list)):
+            for part in _parts(member):
+                parts.append(part)
+                if is_long:
+                    yield len(part)
         else:
             opening, closing = "", ""
             parts.append(_dumps(member))
@@ -291,11 +304,29 @@ def dumps_in_pieces(value: Mapping[str, Any | Rows]) -> Pieces[bytes]:
     return ("{" + ",".join(members) + "}").encode()
 
 
-def _row_count(member: object) -> int:
+def _parts(member: Rows | Items | list[Any]) -> Iterator[str]:
+    """Yield the JSON of a member, some rows at a time, without its brackets."""
+    if isinstance(member, Rows):
+        rows, to_json = iter(member.rows.items()), member.to_json
+        while some := {key: to_json(row) for key, row in islice(rows, member.rows_of_a_piece)}:
+            yield _dumps(some)[1:-1]
+    elif isinstance(member, Items):
+        for begin in range(0, len(member.items), ROWS_OF_A_PIECE):
+            items = member.items[begin : begin + ROWS_OF_A_PIECE]
+            yield _dumps([member.to_json(item) for item in items])[1:-1]
+    else:
+        for begin in range(0, len(member), ROWS_OF_A_PIECE):
+            yield _dumps(member[begin : begin + ROWS_OF_A_PIECE])[1:-1]
+
+
+def _is_long(member: object) -> bool:
+    """Whether a member is written in more than one piece."""
     match member:
         case Rows():
-            return len(member.rows)
+            return len(member.rows) > member.rows_of_a_piece
+        case Items():
+            return len(member.items) > ROWS_OF_A_PIECE
         case list():
-            return len(member)
+            return len(member) > ROWS_OF_A_PIECE
         case _:
-            return 0
+            return False

@@ -21,6 +21,16 @@ Pieces: TypeAlias = Generator[int, None, T]
 ROWS_OF_A_PIECE: Final = 200  # that are checked or converted, some 5 µs each
 
 
+def if_short(pieces: Pieces[T]) -> T | None:
+    """Return the result of work that has one piece; None for longer work, which has not begun."""
+    try:
+        next(pieces)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    return None
+
+
 def at_once(pieces: Pieces[T]) -> T:
     """Do all of the work; return its result."""
     while True:

@@ -30,7 +30,7 @@ def make(disk=None, **config):
 
 
 def queue(topic, queue_id):
-    return SimpleNamespace(topic=topic, queue_id=queue_id, is_empty=False)
+    return SimpleNamespace(topic=topic, queue_id=queue_id, is_empty=False, max_physic_offset=100)
 
 
 def stored(disk, name):

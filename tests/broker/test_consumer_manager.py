@@ -5,6 +5,7 @@ import trio
 
 from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
+from hastore.wire.liberal_json import all_rows
 
 
 @attrs.define(eq=False)
@@ -109,7 +110,7 @@ async def test_connections_are_listed_in_rocketmqs_form():
     """The body that answers code 203: each member, and the subscriptions by topic."""
     manager = ConsumerManager(1000)
     beat(manager, FakeClient("one"), "g")
-    body = manager.connections("g")
+    body = all_rows(manager.connections("g"))
     assert body["connectionSet"] == [
         {"clientAddr": "10.0.0.1:5", "clientId": "one", "language": "CPP", "version": 407}
     ]

@@ -294,6 +294,39 @@ async def test_the_table_of_deleted_topics_is_bounded(tmp_path, monkeypatch):
         assert list(topics.deleted) == ["D"]
 
 
+async def test_topics_that_never_had_a_message_are_deleted_without_limit(tmp_path, monkeypatch):
+    """Nothing of them could come back, so nothing is kept; a deletion that is known stays."""
+    monkeypatch.setattr(topic_config_manager, "DELETED_MAX", 1)
+    async with master_of(tmp_path) as (master, admin, _):
+        await put(master, "A")
+        await admin.delete_topic("A")
+        deleted = on_disk(tmp_path)["deletedTopics"]
+        for number in range(3):
+            await admin.create_topic(f"auto{number}", read_queue_nums=1)
+            await admin.update_offset("g", f"auto{number}", 0, 0)
+            await admin.delete_topic(f"auto{number}")
+        assert sorted(await admin.topics()) == ["%RETRY%g"]
+        assert await admin.consumer_offsets() == {}
+        assert on_disk(tmp_path)["deletedTopics"] == deleted
+        assert list(deleted) == ["A"]
+        await admin.create_topic("A", read_queue_nums=1)
+        await admin.delete_topic("A")
+        assert on_disk(tmp_path)["deletedTopics"]["A"]["nextOffsets"] == {"0": 1}
+        (again,) = await put(master, "auto0")
+        assert again.queue_offset == 0
+        # What a crash between the two files leaves goes with the next deletion.
+        await admin.create_topic("crashed", read_queue_nums=1)
+        await admin.update_offset("g", "crashed", 0, 3)
+    value = on_disk(tmp_path)
+    del value["topicConfigTable"]["crashed"]
+    Path(tmp_path, "config/topics.json").write_text(json.dumps(value))
+    async with master_of(tmp_path) as (_, admin, _):
+        # Lowered to the end of the queue.
+        assert await admin.consumer_offsets() == {("crashed", "g"): {0: 0}}
+        await admin.delete_topic("crashed")
+        assert await admin.consumer_offsets() == {}
+
+
 async def test_queues_whose_tail_the_log_has_lost_go_on_behind_it(tmp_path):
     """A deletion behind the log's end is lowered: the messages that come next were not deleted."""
     async with master_of(tmp_path) as (master, admin, _):
@@ -509,6 +542,26 @@ async def test_a_classic_slave_follows_and_honours_it_when_it_is_promoted(tmp_pa
         assert await admin.consumer_offsets() == {("U", "g"): {0: 1}}
         assert (await put(master, bodies=[b"newest"]))[0].queue_offset == 3
         assert await read(client, 3) == (0, [b"newest"])
+
+
+async def test_a_slave_forgets_the_offsets_of_a_topic_that_never_had_a_message(tmp_path):
+    """Its master keeps no record of the deletion; other topics' offsets stay."""
+    async with (
+        master_of(tmp_path / "m") as (master, admin, _),
+        hastore.open_slave(slave_of(tmp_path / "s", master)) as slave,
+    ):
+        await put(master, "U")
+        await admin.create_topic("auto", read_queue_nums=1)
+        for topic in "auto", "U":
+            await admin.update_offset("g", topic, 0, 0)
+        copied = slave.slave_synchronize.data
+        await eventually(lambda: copied.offsets.offsets.keys() == {"auto@g", "U@g"})
+        await admin.delete_topic("auto")
+        await eventually(lambda: copied.offsets.offsets.keys() == {"U@g"})
+        assert sorted(copied.topics.topics) == ["%RETRY%g", "U"]
+        await admin.create_topic("auto", read_queue_nums=1)
+        await admin.update_offset("g", "auto", 0, 0)
+        await eventually(lambda: copied.offsets.offsets.keys() == {"auto@g", "U@g"})
 
 
 async def test_a_slave_that_is_behind_dispatches_nothing_of_a_deleted_topic(tmp_path):

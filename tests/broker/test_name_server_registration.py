@@ -121,7 +121,8 @@ async def test_a_master_registers_its_topics_again_when_one_is_new(tmp_path):
 async def test_a_name_server_forgets_a_deleted_topic(tmp_path, is_away):
     """By 216 if no other broker has it; else this broker's row loses its permissions.
 
-    Also if the name server was away at that moment.
+    Also if the name server was away at that moment, and until the next start if the topic had a
+    message.
     """
     async with name_server() as server:
         names = () if is_away else (server.address,)
@@ -132,8 +133,11 @@ async def test_a_name_server_forgets_a_deleted_topic(tmp_path, is_away):
             AdminClient.connect(master.address) as admin,
         ):
             mine = ("own", "shared", "kept")
-            for topic in (*mine, "others") if is_away else mine:
-                await admin.create_topic(topic, read_queue_nums=2)
+            async with Producer.connect(master.address) as producer:
+                for topic in (*mine, "others") if is_away else mine:
+                    await admin.create_topic(topic, read_queue_nums=2)
+                    if is_away:
+                        await producer.send(Message(topic, b""))
             if is_away:
                 for topic in mine:
                     server.routes.setdefault(topic, {})[config.name] = {"perm": 6}

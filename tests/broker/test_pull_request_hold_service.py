@@ -5,6 +5,8 @@ import trio
 from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.pulls.pull_request_hold_service import HeldPull, PullRequestHoldService
 
+HELD = 1_000  # of one owner, at most
+
 
 class FakeClient:
     is_closed = False
@@ -18,7 +20,7 @@ def held(client, offset=0, *, seconds=10.0, queue_id=0, topic="T"):
 async def test_a_pull_is_woken_once_when_its_queue_grows(autojump_clock):
     """Only pulls of that queue are, and only those whose offset exists now."""
     woken = []
-    service = PullRequestHoldService(woken.append)
+    service = PullRequestHoldService(woken.append, HELD)
     client = FakeClient()
     first, second = held(client, 5), held(client, 7)
     other = held(client, 5, queue_id=1)
@@ -37,7 +39,7 @@ async def test_a_pull_is_woken_once_when_its_queue_grows(autojump_clock):
 async def test_a_pull_is_woken_at_its_deadline(autojump_clock, nursery):
     """Within about a tenth of a second, in the order of the deadlines."""
     woken = []
-    service = PullRequestHoldService(lambda pull: woken.append((pull, trio.current_time())))
+    service = PullRequestHoldService(lambda pull: woken.append((pull, trio.current_time())), HELD)
     nursery.start_soon(service.run)
     begin = trio.current_time()
     client = FakeClient()
@@ -57,7 +59,7 @@ async def test_a_pull_is_woken_at_its_deadline(autojump_clock, nursery):
 async def test_a_pull_woken_by_growth_wakes_at_its_deadline_if_held_again(autojump_clock, nursery):
     """Its deadline stays the same and causes a single wake-up."""
     woken = []
-    service = PullRequestHoldService(woken.append)
+    service = PullRequestHoldService(woken.append, HELD)
     nursery.start_soon(service.run)
     pull = held(FakeClient(), seconds=1.0)
     service.hold(pull)
@@ -73,7 +75,7 @@ async def test_a_pull_woken_by_growth_wakes_at_its_deadline_if_held_again(autoju
 async def test_pulls_of_a_closed_connection_are_forgotten(autojump_clock, nursery):
     """Nothing wakes them, and the client's later pulls are not held."""
     woken = []
-    service = PullRequestHoldService(woken.append)
+    service = PullRequestHoldService(woken.append, HELD)
     nursery.start_soon(service.run)
     gone, other = FakeClient(), FakeClient()
     service.hold(held(gone))
@@ -92,7 +94,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(autojump_clock, nurser
 async def test_the_number_of_a_clients_held_pulls_is_limited(autojump_clock, monkeypatch):
     """The pull above the limit is not held; other clients have their own limit."""
     monkeypatch.setattr(pull_request_hold_service, "HELD_MAX", 2)
-    service = PullRequestHoldService(lambda _: None)
+    service = PullRequestHoldService(lambda _: None, HELD)
     client = FakeClient()
     assert [service.hold(held(client)) for _ in range(3)] == [True, True, False]
     assert service.hold(held(FakeClient()))

@@ -10,8 +10,15 @@ import pytest
 import hastore
 from hastore.access.permissions_file import parse_permissions
 from hastore.broker.access.node_access import NodeAccess
-from hastore.broker.groups import broker_data, rebalance_lock_manager
+from hastore.broker.groups import (
+    consumer_manager,
+    consumer_offset_manager,
+    rebalance_lock_manager,
+    subscription_group_manager,
+    topic_config_manager,
+)
 from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.observe.metrics_text import metrics_text
 from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
@@ -19,7 +26,7 @@ from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
 from hastore.wire.heartbeat_data import GROUPS_MAX
-from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_codes import FLAG_ONE_WAY, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.nodes.access_keys import ADMIN_KEY, SECRET, USER_KEY, signed, write_private
 from tests.support.nodes.configs import ANY_PORT
@@ -66,7 +73,9 @@ def test_an_owner_has_its_own_part_and_gets_it_back():
     quota.take("key x", "a", 0)
     quota.take("key x", "b", 0)
     quota.take("key x", "b", 0)
-    with pytest.raises(RequestFailedError, match="quota rows_max: key x has made 2 rows, the most"):
+    with pytest.raises(
+        RequestFailedError, match=r"quota \[remoting\] rows_max: key x has made 2 rows, the most"
+    ):
         quota.take("key x", "c", 0)
     quota.take("key y", "c", 0)
     table.remove("a")
@@ -81,7 +90,9 @@ def test_new_rows_are_counted_by_the_minute():
     """Also of rows that are gone by then; the minute begins with the first."""
     quota = make_quota({}, rows_max=100, new_name="new_max", new_max=2)
     assert [quota.takes("x", row, 5) for row in range(3)] == [True, True, False]
-    with pytest.raises(RequestFailedError, match="quota new_max: x has made 2 rows within a min"):
+    with pytest.raises(
+        RequestFailedError, match=r"quota \[remoting\] new_max: x has made 2 rows within a min"
+    ):
         quota.take("x", 3, 5 + MINUTE_S - 1)
     assert quota.takes("y", 4, 5)
     assert quota.takes("x", 5, 5 + MINUTE_S)
@@ -112,6 +123,23 @@ def test_a_row_that_changes_hands_counts_for_the_last_that_made_it():
     assert [quota.count(f"address {number}") for number in range(9)] == [0] * 4 + [1_000] + [0] * 4
 
 
+@pytest.mark.parametrize(
+    ("setting", "table_max"),
+    [
+        ("groups_per_owner_max", subscription_group_manager.GROUPS_MAX),
+        ("groups_per_owner_max", consumer_manager.CONNECTED_MAX),
+        ("topics_per_owner_max", topic_config_manager.TOPICS_MAX),
+        ("offset_keys_per_owner_max", consumer_offset_manager.KEYS_MAX),
+        ("offsets_per_owner_max", consumer_offset_manager.OFFSETS_MAX),
+        ("locks_per_owner_max", rebalance_lock_manager.LOCKS_MAX),
+        ("held_pulls_per_owner_max", pull_request_hold_service.HELD_TOTAL_MAX),
+    ],
+)
+def test_an_owner_has_a_sixteenth_of_each_table_by_default(setting, table_max):
+    """So it takes many of them to keep others out."""
+    assert getattr(RemotingConfig(), setting) * 16 <= table_max
+
+
 def test_rows_that_are_gone_never_outnumber_the_table():
     """Also if the same owner makes them without end, or rows that stay are always the oldest."""
     table = set(range(100))
@@ -135,15 +163,14 @@ def test_an_owner_with_too_many_finds_those_that_are_gone_in_a_few_requests():
     assert sum(quota.takes("x", 1_000 + number, 0) for number in range(4)) == 1
 
 
-def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed(monkeypatch):
+def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed():
     """In whatever order a request names them; a minute later nobody else has one of them."""
-    monkeypatch.setattr(rebalance_lock_manager, "LOCKS_PER_OWNER_MAX", 3)
-    locks = rebalance_lock_manager.RebalanceLockManager()
+    locks = rebalance_lock_manager.RebalanceLockManager(3)
     queues = [rebalance_lock_manager.MessageQueue("T", "b", number) for number in range(5)]
     assert locks.lock("g", queues[1:4], "c", 0, "x") == queues[1:4]
     assert locks.lock("g", queues, "c", 50, "x") == queues[1:4]
     assert locks.lock("g", queues[1:4], "d", 70, "y") == []
-    with pytest.raises(RequestFailedError, match="LOCKS_PER_OWNER_MAX"):
+    with pytest.raises(RequestFailedError, match="locks_per_owner_max"):
         locks.lock("g", queues[:1], "c", 70, "x")
     locks.unlock("g", queues[2:4], "c")
     assert locks._quota.count("x") == 1
@@ -296,23 +323,101 @@ async def test_without_keys_an_address_has_the_quota(mock_clock):
         assert list(data.topics.topics) == ["a", "b"]
 
 
-async def test_offsets_have_a_quota(mock_clock, monkeypatch):
+async def test_offsets_have_a_quota(mock_clock):
     """Pairs of topic and group, and queues; known ones are still committed."""
-    monkeypatch.setattr(broker_data, "KEYS_PER_OWNER_MAX", 2)
-    monkeypatch.setattr(broker_data, "OFFSETS_PER_OWNER_MAX", 4)
-    async with served() as (_, greedy, honest):
+    config = attrs.evolve(QUOTAS, offset_keys_per_owner_max=2, offsets_per_owner_max=4)
+    async with served(config) as (_, greedy, honest):
         requests = [commit("g", topic=topic) for topic in ("a", "b", "c", "a")]
         requests += [commit("g", topic="a", queue_id=number) for number in range(1, 4)]
         answers = [await ask(greedy, request, GREEDY) for request in requests]
         assert [code for code, _ in answers] == [0, 0, 1, 0, 0, 0, 1]
-        assert "quota KEYS_PER_OWNER_MAX: access key the-user has made 2 pairs" in answers[2][1]
-        assert "quota OFFSETS_PER_OWNER_MAX: access key the-user" in answers[6][1]
+        assert (
+            "quota [remoting] offset_keys_per_owner_max: access key the-user has made 2 pairs"
+            in answers[2][1]
+        )
+        assert "quota [remoting] offsets_per_owner_max: access key the-user" in answers[6][1]
         assert (await ask(honest, commit("g", topic="c"), HONEST))[0] == 0
 
 
-async def test_locks_have_a_quota(mock_clock, monkeypatch):
+@pytest.mark.parametrize(
+    ("changes", "request_", "named"),
+    [
+        ({}, commit("ghost", queue_id=70_000), "queue 70000 is not in 0 to"),
+        ({"offset_keys_per_owner_max": 1}, commit("ghost"), "offset_keys_per_owner_max"),
+        ({"offsets_per_owner_max": 1}, commit("ghost"), "offsets_per_owner_max"),
+        ({"groups_per_owner_max": 1}, commit("ghost"), "groups_per_owner_max"),
+        ({"topics_per_owner_max": 2}, commit("ghost"), "topics_per_owner_max"),
+        ({"new_groups_per_minute_max": 1}, commit("ghost"), "new_groups_per_minute_max"),
+        ({"new_topics_per_minute_max": 2}, commit("ghost"), "new_topics_per_minute_max"),
+    ],
+)
+async def test_a_refused_commit_makes_nothing(changes, request_, named):
+    """No pair, no offset, no group and no retry topic; nor do they count."""
+    config = attrs.evolve(RemotingConfig(), **changes)
+    async with served(config) as (data, greedy, _):
+        assert (await ask(greedy, send_command(topic="orders"), GREEDY))[0] == 0
+        assert (await ask(greedy, commit("g"), GREEDY))[0] == 0
+        for _ in range(2):
+            code, text = await ask(greedy, request_, GREEDY)
+            assert (code, named in text) == (1, True), text
+            assert data.offsets.offsets == {"orders@g": {0: 0}}
+            assert list(data.groups.groups) == ["g"]
+            assert list(data.topics.topics) == ["orders", "%RETRY%g"]
+            quotas = (data.offsets.key_quota, data.offsets.offset_quota, data.groups.quota)
+            assert [quota.count("access key the-user") for quota in quotas] == [1, 1, 1]
+            assert data.topics.quota.count("access key the-user") == 2
+
+
+async def test_an_admins_commits_count_for_no_quota():
+    """Whoever restores many groups' offsets is not refused half-way; others' quotas stay whole."""
+    config = RemotingConfig(
+        groups_per_owner_max=1,
+        topics_per_owner_max=2,
+        offset_keys_per_owner_max=1,
+        offsets_per_owner_max=1,
+    )
+    async with served(config) as (data, greedy, admin):
+        assert (await ask(greedy, send_command(topic="orders"), GREEDY))[0] == 0
+        for number in range(4):
+            request = commit(f"g{number % 2}", queue_id=number)
+            assert (await ask(admin, request, ADMIN_KEY))[0] == 0
+        # On one connection the key of each request counts.
+        assert (await ask(greedy, commit("mine"), GREEDY))[0] == 0
+        assert (await ask(greedy, commit("g0", queue_id=7), GREEDY))[0] == 1
+        assert (await ask(greedy, commit("g0", queue_id=7), ADMIN_KEY))[0] == 0
+        assert (await ask(greedy, commit("g0", queue_id=8), GREEDY))[0] == 1
+        assert list(data.groups.groups) == ["g0", "g1", "mine"]
+        assert data.groups.quota.count("access key the-admin") == 0
+
+
+async def test_a_refused_commit_without_an_answer_is_logged_and_counted(tmp_path, caplog):
+    """One line a minute names the owner and the quota; status and metrics count each of them."""
+    remoting = RemotingConfig(offsets_per_owner_max=2, topics_per_owner_max=2)
+    config = attrs.evolve(master_config(tmp_path), remoting=remoting)
+    async with hastore.open_master(config) as master, raw_client(master.address) as client:
+        assert (await ask(client, send_command(topic="orders"), GREEDY))[0] == 0
+        assert master.status().quota_refusals == {}
+        for number in range(6):
+            request = attrs.evolve(commit("g", queue_id=number), flag=FLAG_ONE_WAY)
+            await client.send(signed(request, GREEDY))
+        assert (await ask(client, send_command(topic="one-more"), GREEDY))[0] == 1
+        status = master.status()
+    assert status.quota_refusals == {"offsets_per_owner_max": 4, "topics_per_owner_max": 1}
+    page = metrics_text(status).decode()
+    assert 'hastore_quota_refusals_total{quota="offsets_per_owner_max"} 4.0' in page
+    events = [each.msg for each in caplog.records if each.msg["event"] == "quota_used_up"]
+    assert [event["kind"] for event in events] == [
+        "offsets_per_owner_max of access key the-user",
+        "topics_per_owner_max of access key the-user",
+    ]
+    assert events[0]["reason"] == (
+        "quota [remoting] offsets_per_owner_max: access key the-user has made 2 consumer offsets,"
+        " the most that one may have"
+    )
+
+
+async def test_locks_have_a_quota(mock_clock):
     """Renewals do not count, lapsed and released ones no longer do."""
-    monkeypatch.setattr(rebalance_lock_manager, "LOCKS_PER_OWNER_MAX", 2)
 
     def lock(*queues, code=41, group="g"):
         rows = [{"topic": "T", "brokerName": "b", "queueId": queue} for queue in queues]
@@ -325,12 +430,12 @@ async def test_locks_have_a_quota(mock_clock, monkeypatch):
             return response.remark
         return len(json.loads(response.body)["lockOKMQSet"])
 
-    async with served() as (_, greedy, honest):
+    async with served(attrs.evolve(QUOTAS, locks_per_owner_max=2)) as (_, greedy, honest):
         assert await locked(greedy, lock(0, 1, 2), GREEDY) == 2
         assert await locked(greedy, lock(0, 1), GREEDY) == 2
         assert await locked(greedy, lock(3), GREEDY) == (
-            "quota LOCKS_PER_OWNER_MAX: access key the-user has made 2 locks of queues, the most"
-            " that one may have"
+            "quota [remoting] locks_per_owner_max: access key the-user has made 2 locks of queues,"
+            " the most that one may have"
         )
         assert await locked(honest, lock(3, group="honest"), HONEST) == 1
         assert (await ask(greedy, lock(0, code=42), GREEDY))[0] == 0
@@ -340,11 +445,13 @@ async def test_locks_have_a_quota(mock_clock, monkeypatch):
         assert await locked(greedy, lock(4, 5), GREEDY) == 2
 
 
-async def test_held_pulls_have_a_quota(tmp_path, monkeypatch):
+async def test_held_pulls_have_a_quota(tmp_path):
     """One too many is answered at once, and other owners' pulls are held."""
-    monkeypatch.setattr(pull_request_hold_service, "HELD_PER_OWNER_MAX", 2)
+    config = attrs.evolve(
+        master_config(tmp_path), remoting=RemotingConfig(held_pulls_per_owner_max=2)
+    )
     async with (
-        hastore.open_master(master_config(tmp_path)) as master,
+        hastore.open_master(config) as master,
         raw_client(master.address) as one,
         raw_client(master.address) as two,
         raw_client(master.address) as honest,

@@ -3,12 +3,14 @@
 from hastore.broker.groups import rebalance_lock_manager
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
 
+LOCKS = 1_000  # of one owner, at most
+
 ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
 def test_a_queue_has_one_lock_holder_per_group():
     """A second client gets only what is free; another group has its own locks."""
-    locks = RebalanceLockManager()
+    locks = RebalanceLockManager(LOCKS)
     assert locks.lock("g", [ONE], "a", 0.0) == [ONE]
     assert locks.lock("g", [ONE, TWO], "b", 1.0) == [TWO]
     assert locks.lock("h", [ONE], "b", 1.0) == [ONE]
@@ -16,7 +18,7 @@ def test_a_queue_has_one_lock_holder_per_group():
 
 def test_a_lock_lapses_without_renewal():
     """A minute after the last renewal another client can get it."""
-    locks = RebalanceLockManager()
+    locks = RebalanceLockManager(LOCKS)
     locks.lock("g", [ONE], "a", 0.0)
     assert locks.lock("g", [ONE], "a", 50.0) == [ONE]
     assert locks.lock("g", [ONE], "b", 110.0) == []
@@ -26,7 +28,7 @@ def test_a_lock_lapses_without_renewal():
 
 def test_only_the_holder_can_unlock():
     """The unlock of another client changes nothing."""
-    locks = RebalanceLockManager()
+    locks = RebalanceLockManager(LOCKS)
     locks.lock("g", [ONE], "a", 0.0)
     locks.unlock("g", [ONE, TWO], "b")
     assert locks.lock("g", [ONE], "b", 0.0) == []
@@ -37,7 +39,7 @@ def test_only_the_holder_can_unlock():
 def test_the_number_of_locks_is_limited(monkeypatch):
     """A full table takes no new lock, renews existing ones and frees those that have lapsed."""
     monkeypatch.setattr(rebalance_lock_manager, "LOCKS_MAX", 1)
-    locks = RebalanceLockManager()
+    locks = RebalanceLockManager(LOCKS)
     assert locks.lock("g", [ONE, TWO], "a", 0.0) == [ONE]
     assert locks.lock("g", [ONE, TWO], "a", 1.0) == [ONE]
     assert locks.lock("g", [TWO], "b", 62.0) == [TWO]

@@ -28,6 +28,8 @@ class FakeClient:
     is_closed = False
 
     owner = "address 10.0.0.8"
+    owner_of_offsets = owner
+    in_order_waiting = 0
 
     def notify(self, command):
         pass

@@ -32,6 +32,7 @@ from hastore.message import Message
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.pieces import at_once
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import HEADER_SIZE_MAX, RemotingCommand, frame
@@ -314,6 +315,69 @@ async def test_a_long_heartbeat_is_read_in_pieces():
         assert len(server._processors.consumers.groups) == 256
 
 
+def requests(*commands):
+    """Return requests of a client, from code, body and fields of each."""
+    return [
+        RemotingCommand(code=code, opaque=number, body=json.dumps(body).encode(), ext_fields=fields)
+        for number, (code, body, fields) in enumerate(commands)
+    ]
+
+
+async def answered(client, count):
+    """Return the numbers of the next requests that are answered; skip notifications."""
+    numbers = []
+    while len(numbers) < count:
+        if (answer := await client.receive()).is_response:
+            assert answer.code == 0, answer.remark
+            numbers.append(answer.opaque)
+    return numbers
+
+
+async def test_no_request_overtakes_a_long_heartbeat_of_its_connection():
+    """Who leaves a group at once has left it, although the heartbeat waits for its turn."""
+    topics = [{"topic": f"t{n:0100}"} for n in range(200)]
+    rows = [{"groupName": "g", "subscriptionDataSet": topics}]
+    leave = {"clientID": "c", "consumerGroup": "g"}
+    heartbeat, unregister = requests(
+        (34, {"clientID": "c", "consumerDataSet": rows}, {}), (35, {}, leave)
+    )
+    assert len(heartbeat.body) > liberal_json.TURN_SIZE
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        consumers = server._processors.consumers
+        await client.send(heartbeat, unregister)
+        assert await answered(client, 2) == [0, 1]
+        assert not consumers.groups
+        await client.send(unregister, heartbeat)
+        assert await answered(client, 2) == [1, 0]
+        assert list(consumers.groups) == ["g"]
+        await client.send(unregister)
+        assert await answered(client, 1) == [1]
+        assert not consumers.groups
+        (connection,) = server._connections
+        assert connection.in_order_waiting == 0
+
+
+async def test_no_request_overtakes_a_long_lock_request_of_its_connection():
+    """A lock is released by the next request, and taken again by the one after it."""
+    lock, unlock, again = requests((41, locks(2_000), {}), (42, locks(1), {}), (41, locks(1), {}))
+    assert len(unlock.body) < liberal_json.TURN_SIZE < len(lock.body)
+    async with (
+        serving(InMemoryTarget()) as (_, address),
+        raw_client(address) as client,
+        raw_client(address) as other,
+    ):
+        others = json.dumps(locks(1) | {"clientId": "other"}).encode()
+        await client.send(lock, unlock)
+        assert await answered(client, 2) == [0, 1]
+        answer = await other.ask(RemotingCommand(code=41, body=others))
+        assert len(json.loads(answer.body)["lockOKMQSet"]) == 1
+        assert (await other.ask(RemotingCommand(code=42, body=others))).code == 0
+        await client.send(lock, unlock, again)
+        assert await answered(client, 3) == [0, 1, 2]
+        answer = await other.ask(RemotingCommand(code=41, body=others))
+        assert json.loads(answer.body)["lockOKMQSet"] == []
+
+
 @pytest.mark.parametrize("code", [34, 41, 42])
 async def test_json_that_is_misused_costs_pieces_and_no_more(code):
     """A node without access keys reads what anybody sends; each body once, whatever is wrong."""
@@ -429,8 +493,16 @@ def test_a_signature_over_many_bytes_is_made_a_mebibyte_at_a_time():
 def test_an_object_written_in_pieces_has_the_same_bytes(value, rows, times):
     """Stock slaves read these tables: not one byte is different."""
     rows |= {f"{n}": n for n in range(times * 200)}
-    parts = {**value, "rows": liberal_json.Rows(rows, str), "list": list(rows)}
-    whole = {**value, "rows": {name: str(row) for name, row in rows.items()}, "list": list(rows)}
+    names = list(rows)
+    parts = {
+        **value,
+        "rows": liberal_json.Rows(rows, str),
+        "few": liberal_json.Rows(rows, str, 3),
+        "items": liberal_json.Items(names, len),
+        "list": names,
+    }
+    texts = {name: str(row) for name, row in rows.items()}
+    whole = {**value, "rows": texts, "few": texts, "items": list(map(len, names)), "list": names}
     assert liberal_json.all_rows(parts) == whole
     expected = json.dumps(whole, separators=(",", ":")).encode()
     assert at_once(liberal_json.dumps_in_pieces(parts)) == expected
@@ -451,3 +523,66 @@ async def test_a_large_table_is_answered_in_pieces(code):
         assert answer.body == expected
         assert turns.pieces >= 25
         assert turns.size_max < 100 * 1024
+
+
+class Member:
+    """A connection of a consumer, as its group sees it."""
+
+    is_closed = False
+
+    def __init__(self, number):
+        self.peer = (f"10.0.{number // 250}.{number % 250}", 4711)
+
+    def notify(self, command):
+        pass
+
+
+def join(server, members, subscriptions):
+    """Have clients join the group billing, and return the body of each answer about it."""
+    topics = [Subscription(topic=f"T{n}", expression="ü" * 20) for n in range(subscriptions)]
+    data = ConsumerData(group="billing", subscriptions=tuple(topics))
+    consumers = server._processors.consumers
+    for number in range(members):
+        heartbeat = HeartbeatData(client_id=f"c{number}", consumers=(data,))
+        consumers.heartbeat(Member(number), heartbeat, "JAVA" * 1_000, 407)
+    bodies = {38: {"consumerIdList": consumers.client_ids("billing")}}
+    bodies[203] = liberal_json.all_rows(consumers.connections("billing"))
+    assert len(bodies[203]["connectionSet"]) == members
+    assert len(bodies[203]["subscriptionTable"]) == subscriptions
+    return {code: json.dumps(body, separators=(",", ":")).encode() for code, body in bodies.items()}
+
+
+@pytest.mark.parametrize(
+    ("code", "members", "subscriptions", "pieces"),
+    [
+        (38, 200, 16, 0),
+        (38, 1_000, 0, 6),
+        (203, 200, 16, 0),
+        (203, 1, 4_096, 256),
+        (203, 900, 1, 6),
+    ],
+)
+async def test_a_large_group_is_answered_in_pieces(code, members, subscriptions, pieces):
+    """A small one at once, as its clients ask often; the answers are the same."""
+    request = RemotingCommand(code=code, ext_fields={"consumerGroup": "billing"})
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        turns = server._processors.writing
+        body = join(server, members, subscriptions)[code]
+        answer = await client.ask(request)
+        assert answer.code == 0
+        assert answer.body == body
+        assert turns.pieces == 0 if not pieces else turns.pieces >= pieces
+        assert turns.size_max < 40 * 1024
+
+
+async def test_what_a_group_keeps_of_a_client_is_short():
+    """Otherwise few rows of an answer would have many bytes."""
+    row = {"topic": "T", "expressionType": "x" * 256}
+    body = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [row]}]}
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        answer = await client.ask(RemotingCommand(code=34, body=json.dumps(body).encode()))
+        assert answer.code == 1
+        assert "expressionType of 256 characters" in answer.remark
+        join(server, 1, 1)
+        (group,) = server._processors.consumers.groups.values()
+        assert [len(member.language) for member in group.members.values()] == [32]

@@ -21,11 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import attrs
 import trio
 
-from hastore.broker.groups.consumer_offset_manager import (
-    KEYS_PER_OWNER_MAX,
-    OFFSETS_PER_OWNER_MAX,
-    ConsumerOffsetManager,
-)
+from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.subscription_group_manager import (
     SubscriptionGroupManager,
 )
@@ -183,30 +179,30 @@ class BrokerData:
         )
         topics.quota = Quota(
             "topics",
-            "[remoting] topics_per_owner_max",
+            "topics_per_owner_max",
             config.topics_per_owner_max,
             lambda topic: topic in topics.topics,
-            "[remoting] new_topics_per_minute_max",
+            "new_topics_per_minute_max",
             config.new_topics_per_minute_max,
         )
         groups.quota = Quota(
             "consumer groups",
-            "[remoting] groups_per_owner_max",
+            "groups_per_owner_max",
             config.groups_per_owner_max,
             lambda group: group in groups.groups,
-            "[remoting] new_groups_per_minute_max",
+            "new_groups_per_minute_max",
             config.new_groups_per_minute_max,
         )
         offsets.key_quota = Quota(
             "pairs of topic and group with an offset",
-            "KEYS_PER_OWNER_MAX",
-            KEYS_PER_OWNER_MAX,
+            "offset_keys_per_owner_max",
+            config.offset_keys_per_owner_max,
             lambda key: key in offsets.offsets,
         )
         offsets.offset_quota = Quota(
             "consumer offsets",
-            "OFFSETS_PER_OWNER_MAX",
-            OFFSETS_PER_OWNER_MAX,
+            "offsets_per_owner_max",
+            config.offsets_per_owner_max,
             lambda place: offsets.has(*place),
         )
         topics_file = table_file(topics, "topics.json", 0.0)
@@ -256,18 +252,34 @@ class BrokerData:
         await self.offsets_file.persist()
 
     def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, owner: str, *, is_slave: bool
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        owner: str | None,
+        *,
+        is_slave: bool,
     ) -> None:
-        """Commit an offset for ``owner``; with the first one a group and its retry topic stay.
+        """Commit an offset; with the first one a group and its retry topic stay.
 
-        A slave makes no topics.  Raises RequestFailedError for a full table or quota.
+        What is new counts for the quotas of ``owner``, if there is one.  A slave makes no topics.
+        Raises RequestFailedError for a full table or quota, and has then made none of the three.
         """
-        if group not in self.groups.groups:
-            config = self.groups.register(group, owner)
-            if config.retry_queue_nums and not is_slave:
-                topic_of_group = RETRY_TOPIC_PREFIX + group
-                self.topics.make_for_group(topic_of_group, config.retry_queue_nums, owner)
+        retry_topic, retry_queue_nums = None, 0
+        self.offsets.check(group, topic, queue_id, owner)
+        is_new = group not in self.groups.groups
+        if is_new:
+            self.groups.check(group, owner)
+            retry_queue_nums = self.groups.find(group).retry_queue_nums
+            if retry_queue_nums and not is_slave:
+                retry_topic = RETRY_TOPIC_PREFIX + group
+                self.topics.check(retry_topic, owner)
         self.offsets.commit(group, topic, queue_id, offset, owner)
+        if is_new:
+            self.groups.register(group, owner)
+        if retry_topic is not None:
+            self.topics.make_for_group(retry_topic, retry_queue_nums, owner)
 
     def limit_offsets(self, queue_end: Callable[[str, int], int]) -> None:
         """Lower consumer offsets to the ends of their queues, when this node becomes a master.

@@ -20,11 +20,14 @@ import trio
 
 from hastore.concurrency.tcp import describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.wire.heartbeat_data import consumer_to_dict
+from hastore.wire.heartbeat_data import subscription_to_dict
+from hastore.wire.liberal_json import Items, Rows
 from hastore.wire.remoting_codes import FLAG_ONE_WAY, RequestCode
 from hastore.wire.remoting_command import RemotingCommand
 
 CONNECTED_MAX: Final = 16_384  # groups
+_LANGUAGE_SIZE_MAX: Final = 32  # characters of a client's language that are kept
+_SUBSCRIPTIONS_OF_A_PIECE: Final = 16  # of 4,096 characters each, which JSON may write sixfold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,6 +98,7 @@ class ConsumerManager:
         """Process a heartbeat, and notify the members of each group that changed."""
         if client.is_closed:
             return
+        language = language[:_LANGUAGE_SIZE_MAX]
         member = Member(client_id=heartbeat.client_id, language=language, version=version)
         now_in = frozenset(consumer.group for consumer in heartbeat.consumers)
         _, was_in = self._clients.pop(client, (0.0, frozenset()))
@@ -175,23 +179,32 @@ class ConsumerManager:
         return [] if found is None else [member.client_id for member in found.members.values()]
 
     def connections(self, group: str) -> dict[str, Any] | None:
-        """Return RocketMQ's ConsumerConnection, the body of 203; None for an unknown group."""
+        """Return RocketMQ's ConsumerConnection, the body of 203; None for an unknown group.
+
+        Its rows are converted when they are written (``dumps_in_pieces``).
+        """
         found = self.groups.get(group)
         if found is None:
             return None
-        data = consumer_to_dict(found.data)
+        data = found.data
         return {
-            "connectionSet": [
-                {
-                    "clientAddr": describe(client.peer),
-                    "clientId": member.client_id,
-                    "language": member.language,
-                    "version": member.version,
-                }
-                for client, member in found.members.items()
-            ],
-            "consumeFromWhere": data["consumeFromWhere"],
-            "consumeType": data["consumeType"],
-            "messageModel": data["messageModel"],
-            "subscriptionTable": {row["topic"]: row for row in data["subscriptionDataSet"]},
+            "connectionSet": Items(tuple(found.members.items()), _connection_to_dict),
+            "consumeFromWhere": data.consume_from_where.value,
+            "consumeType": data.consume_type.value,
+            "messageModel": data.message_model.value,
+            "subscriptionTable": Rows(
+                {subscription.topic: subscription for subscription in data.subscriptions},
+                subscription_to_dict,
+                _SUBSCRIPTIONS_OF_A_PIECE,
+            ),
         }
+
+
+def _connection_to_dict(connection: tuple[ClientConnection, Member]) -> dict[str, Any]:
+    client, member = connection
+    return {
+        "clientAddr": describe(client.peer),
+        "clientId": member.client_id,
+        "language": member.language,
+        "version": member.version,
+    }

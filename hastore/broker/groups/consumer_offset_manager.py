@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
 OFFSETS_MAX: Final = 262_144
-# Of one owner (hastore.broker.quotas).
-KEYS_PER_OWNER_MAX: Final = 4_096
-OFFSETS_PER_OWNER_MAX: Final = 65_536
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
 
@@ -73,8 +70,27 @@ class ConsumerOffsetManager:
     ) -> None:
         """Set an offset; one of another queue counts for the quota of ``owner``, if there is one.
 
-        Raises RequestFailedError for a full table or an impossible queue.
+        Raises RequestFailedError as ``check`` does.
         """
+        self.check(group, topic, queue_id, owner)
+        key = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+        queues = self.offsets.get(key)
+        if queues is None:
+            if owner is not None and self.key_quota is not None:
+                self.key_quota.take(owner, key, trio.current_time())
+            queues = self.offsets[key] = {}
+        previous = queues.get(queue_id)
+        if previous == offset:
+            return
+        if previous is None:
+            if owner is not None and self.offset_quota is not None:
+                self.offset_quota.take(owner, (key, queue_id), trio.current_time())
+            self._count += 1
+        queues[queue_id] = offset
+        self._changed()
+
+    def check(self, group: str, topic: str, queue_id: int, owner: str | None = None) -> None:
+        """Raise RequestFailedError for an impossible queue, a full table or a used-up quota."""
         if not 0 <= queue_id < QUEUE_NUMS_MAX:
             msg = f"queue {queue_id} is not in 0 to {QUEUE_NUMS_MAX - 1}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
@@ -85,20 +101,14 @@ class ConsumerOffsetManager:
                 msg = f"this broker keeps offsets of at most {KEYS_MAX} pairs of topic and group"
                 raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
             if owner is not None and self.key_quota is not None:
-                self.key_quota.take(owner, key, trio.current_time())
-            queues = self.offsets[key] = {}
-        previous = queues.get(queue_id)
-        if previous == offset:
+                self.key_quota.check(owner, key, trio.current_time())
+        elif queue_id in queues:
             return
-        if previous is None:
-            if owner is not None and self.offset_quota is not None:
-                self.offset_quota.take(owner, (key, queue_id), trio.current_time())
-            if self._count >= OFFSETS_MAX:
-                msg = f"this broker keeps at most {OFFSETS_MAX} consumer offsets"
-                raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
-            self._count += 1
-        queues[queue_id] = offset
-        self._changed()
+        if self._count >= OFFSETS_MAX:
+            msg = f"this broker keeps at most {OFFSETS_MAX} consumer offsets"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        if owner is not None and self.offset_quota is not None:
+            self.offset_quota.check(owner, (key, queue_id), trio.current_time())
 
     def forget_topics(self, next_offsets: Mapping[str, Mapping[int, int] | None]) -> None:
         """Remove all groups' offsets in some topics.

@@ -36,7 +36,6 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
     content_of,
     integer_field,
-    json_response,
     name_field,
     text_field,
 )
@@ -68,19 +67,20 @@ class ConsumerProcessors:
     config: RemotingConfig
     data: BrokerData
     consumers: ConsumerManager
-    locks: RebalanceLockManager = attrs.field(factory=RebalanceLockManager, init=False)
+    locks: RebalanceLockManager = attrs.field(init=False)
     # Of the groups that are known by heartbeats only.
     _quota: Quota[str] = attrs.field(init=False)
     _arriving: set[str] = attrs.field(factory=set, init=False)  # admitted, not registered yet
 
     def __attrs_post_init__(self) -> None:
-        """Make the quota."""
+        """Make the locks, and the quota of groups."""
+        self.locks = RebalanceLockManager(self.config.locks_per_owner_max)
         self._quota = Quota(
             "consumer groups without an offset",
-            "[remoting] groups_per_owner_max",
+            "groups_per_owner_max",
             self.config.groups_per_owner_max,
             self._is_without_offset,
-            "[remoting] new_groups_per_minute_max",
+            "new_groups_per_minute_max",
             self.config.new_groups_per_minute_max,
         )
 
@@ -144,23 +144,25 @@ class ConsumerProcessors:
             self.consumers.unregister(client, group)
         return request.response(ResponseCode.SUCCESS)
 
-    def client_ids(self, request: RemotingCommand) -> RemotingCommand:
+    def client_ids(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return the client ids of a group's members."""
         group = name_field(request.ext_fields, "consumerGroup")
         client_ids = self.consumers.client_ids(group)
         if not client_ids:
             msg = f"no consumer for group {group}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
-        return json_response(request, {"consumerIdList": client_ids})
+        body = yield from liberal_json.dumps_in_pieces({"consumerIdList": client_ids})
+        return request.response(ResponseCode.SUCCESS, body=body)
 
-    def connections(self, request: RemotingCommand) -> RemotingCommand:
+    def connections(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return a group's members with their connections and subscriptions."""
         group = name_field(request.ext_fields, "consumerGroup")
         connections = self.consumers.connections(group)
         if connections is None:
             msg = f"no consumer of group {group} is online"
             raise RequestFailedError(msg, code=ResponseCode.CONSUMER_NOT_ONLINE)
-        return json_response(request, connections)
+        body = yield from liberal_json.dumps_in_pieces(connections)
+        return request.response(ResponseCode.SUCCESS, body=body)
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -199,7 +201,8 @@ class ConsumerProcessors:
             raise RequestFailedError(msg, code=ResponseCode.TOPIC_NOT_EXIST)
         if offset >= 0:
             is_slave = self.target.role is BrokerRole.SLAVE
-            self.data.commit(group, topic, queue_id, offset, client.owner, is_slave=is_slave)
+            owner = client.owner_of_offsets
+            self.data.commit(group, topic, queue_id, offset, owner, is_slave=is_slave)
         return request.response(ResponseCode.SUCCESS)
 
     # -- locks -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Pure: the caller passes the time.  Source: RocketMQ 4.9.8 ``RebalanceLockManager``.
 
 Invariant: of each group, at most one client holds a queue; there are at most LOCKS_MAX locks, and
-LOCKS_PER_OWNER_MAX of one owner (``hastore.broker.quotas``).
+``per_owner_max`` of one owner (``hastore.broker.quotas``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LOCK_LAPSE_S: Final = 60.0
 _DROP_INTERVAL_S: Final = 1.0  # a full table is searched for lapsed locks once within this
 LOCKS_MAX: Final = 262_144
-LOCKS_PER_OWNER_MAX: Final = 65_536
 
 
 class MessageQueue(NamedTuple):
@@ -37,6 +36,7 @@ class MessageQueue(NamedTuple):
 class RebalanceLockManager:
     """The locks: group and queue → holder and time of its last renewal."""
 
+    per_owner_max: int
     _locks: dict[tuple[str, MessageQueue], tuple[str, float]] = attrs.field(
         factory=dict, init=False
     )
@@ -48,8 +48,8 @@ class RebalanceLockManager:
         """Make the quota."""
         self._quota = Quota(
             "locks of queues",
-            "LOCKS_PER_OWNER_MAX",
-            LOCKS_PER_OWNER_MAX,
+            "locks_per_owner_max",
+            self.per_owner_max,
             lambda key: key in self._locks and self._now - self._locks[key][1] <= LOCK_LAPSE_S,
         )
 

@@ -349,7 +349,12 @@ class SlaveSynchronize:
                 raise RevivalNeededError(name, merged, dispatched)
         # Now, not with the others: what is dispatched until then would be missing.
         queues.deleted = lower_deleted(queues.deleted, merged)
-        return topics.copy(table.rows, table.version, table.deleted_topics)
+        gone: set[str] = set()
+        if table.deleted_topics is not None:
+            # A master keeps no record of the deletion of a topic that never had a message.
+            with_messages = {queue.topic for queue in queues}
+            gone = topics.topics.keys() - table.rows.keys() - merged.keys() - with_messages
+        return topics.copy(table.rows, table.version, table.deleted_topics, gone)
 
     def _take_groups(self, table: CopiedTable[SubscriptionGroupConfig]) -> int:
         groups, deleted = self.data.groups, table.deleted_groups or {}

@@ -82,15 +82,21 @@ class SubscriptionGroupManager:
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Make or replace a group.  Raises RequestFailedError for a bad name or a full table."""
-        fault = group_fault(config.group)
-        if fault is None and config.group not in self.groups and len(self.groups) >= GROUPS_MAX:
-            fault = f"this broker already has {GROUPS_MAX} groups, the most it keeps"
-        if fault is not None:
-            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        self.check(config.group)
         self.groups[config.group] = config
         self._added.add(config.group)
         self._changed()
         return config
+
+    def check(self, group: str, owner: str | None = None) -> None:
+        """Raise RequestFailedError for a bad name, a full table or a used-up quota of ``owner``."""
+        fault = group_fault(group)
+        if fault is None and group not in self.groups and len(self.groups) >= GROUPS_MAX:
+            fault = f"this broker already has {GROUPS_MAX} groups, the most it keeps"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        if owner is not None and self.quota is not None:
+            self.quota.check(owner, group, trio.current_time())
 
     def delete(self, group: str, *, with_offsets: bool) -> None:
         """Take a group out of the table; ``with_offsets``: its slaves remove its offsets."""

@@ -4,10 +4,10 @@ With ``auto_create_topic_enable``, a topic that does not exist has the configura
 first message would make it; until then no list shows it.  So it is with a group's retry topic
 always: clients ask for its route before the group commits an offset.
 
-A topic that was deleted is in a second table, as long as its deletion matters: its records are in
-the log until they expire, and its queues go on where they ended if it is made again.  When that
-table is full, the deletion forgotten first is the oldest one whose records have all expired; a
-topic of its name begins at queue offset 0.
+A topic that was deleted and had messages is in a second table, as long as its deletion matters: its
+records are in the log until they expire, and its queues go on where they ended if it is made again.
+When that table is full, the deletion forgotten first is the oldest one whose records have all
+expired; a topic of its name begins at queue offset 0.
 
 On a slave the tables are a copy of its master's from the first ``copy`` on; a topic that the log
 has and the master's table lacks is added until the next one.
@@ -119,15 +119,23 @@ class TopicConfigManager:
 
     def put(self, config: TopicConfig) -> TopicConfig:
         """Make or replace a topic.  Raises RequestFailedError for a bad name or a full table."""
-        fault = topic_fault(config.topic)
-        if fault is not None:
-            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
-        if config.topic not in self.topics and len(self.topics) >= TOPICS_MAX:
-            msg = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
-            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        self.check(config.topic)
         self.topics[config.topic] = config
         self._changed()
         return config
+
+    def check(self, topic: str, owner: str | None = None) -> None:
+        """Raise RequestFailedError for a bad name, a full table or the used-up quota of ``owner``.
+
+        A topic that exists counts for no quota.
+        """
+        fault, is_new = topic_fault(topic), topic not in self.topics
+        if fault is None and is_new and len(self.topics) >= TOPICS_MAX:
+            fault = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        if is_new and owner is not None and self.quota is not None:
+            self.quota.check(owner, topic, trio.current_time())
 
     def make_for_group(self, topic: str, queue_nums: int, owner: str | None = None) -> TopicConfig:
         """Return a group's retry or dead-letter topic; make it for ``owner`` if need be."""
@@ -138,10 +146,17 @@ class TopicConfigManager:
         return config
 
     def delete(self, topic: str, deletion: DeletedTopic, *, log_min_offset: int) -> None:
-        """Take a topic out of the table, and record the deletion.
+        """Take a topic out of the table, and record the deletion if the topic had messages.
 
         Raises RequestFailedError if no deletion before it can be forgotten.
         """
+        if deletion.next_offsets or topic in self.deleted:
+            self._record(topic, deletion, log_min_offset)
+        self.topics.pop(topic, None)
+        self._changed()
+        self._notify_deleted((topic,))
+
+    def _record(self, topic: str, deletion: DeletedTopic, log_min_offset: int) -> None:
         deleted = {name: each for name, each in self.deleted.items() if name != topic}
         deleted[topic] = deletion
         expired = sorted(
@@ -162,9 +177,6 @@ class TopicConfigManager:
             )
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         self.deleted = deleted
-        self.topics.pop(topic, None)
-        self._changed()
-        self._notify_deleted((topic,))
 
     def _notify_deleted(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -192,10 +204,12 @@ class TopicConfigManager:
         topics: Mapping[str, TopicConfig],
         version: DataVersion | None,
         deleted: Mapping[str, DeletedTopic] | None = None,
+        gone: Iterable[str] = (),
     ) -> int:
         """Replace the tables by a master's; return how many of its topics they have no room for.
 
-        ``deleted`` None: it has no table of deleted topics.  Without a ``version`` the table gets
+        ``deleted`` None: it has no table of deleted topics.  ``gone`` are topics without messages
+        that the master has deleted.  Without a ``version`` the table gets
         the next one of its own if it has changed.
         """
         self.is_copy = True
@@ -206,6 +220,7 @@ class TopicConfigManager:
             self.topics = kept
             self._changed(version)
         self._notify_deleted([name for name in merged if merged[name] != before.get(name)])
+        self._notify_deleted(gone)
         return len(topics) - len(kept)
 
     def limit_deletions(self, log_end: int) -> bool:

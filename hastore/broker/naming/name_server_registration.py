@@ -159,10 +159,11 @@ class NameServerRegistration:
     async def _keep(self, server: Address) -> None:
         reason: str | None = None  # why it is not registered there, as logged
         pause_s = BACK_OFF_S[0]
+        known: set[str] = set()
         while True:
             try:
                 async with open_client_port_link(server) as link:
-                    known = set(self.topics.deleted)  # it may know them from an earlier role
+                    known |= self.topics.deleted.keys()  # it may know them from an earlier role
                     await self._register(link, known)
                     _log.info(
                         "name_server_registered",

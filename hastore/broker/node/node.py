@@ -17,6 +17,7 @@ from hastore.broker.observe.node_status import (
     NodeStatus,
     UnverifiedLog,
 )
+from hastore.broker.quotas import QuotaRefusals
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
 from hastore.quantities import format_size
@@ -75,6 +76,7 @@ class RunningNode:
     expiry: Expiry = attrs.field(init=False)
     clock: ClockWatch = attrs.field(init=False)  # of the store as it is open now
     peer_clocks: ClockReadings = attrs.field(init=False)  # read on the client port
+    quota_refusals: QuotaRefusals = attrs.field(factory=QuotaRefusals, init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -185,6 +187,7 @@ class RunningNode:
             coordinator=None if control is None else control.coordinator_status(),
             access=None if self.access is None else self.access.status(),
             tls=None if self.tls is None else self.tls.status(self.config.ha),
+            quota_refusals=dict(self.quota_refusals.counts),
             clock=self.clock.status(),
             log_damage=self._log_damage(),
         )

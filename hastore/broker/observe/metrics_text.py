@@ -131,6 +131,9 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
             yield _metric(f"hastore_{name}", text, [({}, value)])
     if status.coordinator is not None:
         yield from _coordinator(status.coordinator)
+    refusals = [({"quota": name}, count) for name, count in status.quota_refusals.items()]
+    text = "Requests that were refused because a quota was used up, since the start, by quota."
+    yield _metric("hastore_quota_refusals_total", text, refusals)
     if status.access is not None:
         yield from _access(status.access)
     if status.tls is not None:

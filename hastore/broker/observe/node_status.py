@@ -261,6 +261,8 @@ class NodeStatus:
     access: AccessStatus | None = None  # None: its client port needs no access keys
     tls: TlsStatus | None = None  # None: it has no certificate
     clock: ClockStatus | None = None  # None: an earlier version's status
+    # Requests that were refused because a quota was used up, by the quota's setting.
+    quota_refusals: dict[str, int] = attrs.field(factory=dict)
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, HistogramRow] = attrs.field(factory=dict)
 

@@ -104,10 +104,13 @@ class RemotingConnection:
     above: LimitReachedError | None = attrs.field(default=None, kw_only=True)
     # The key of its last request with a right signature.
     proven_key: str | None = attrs.field(default=None, init=False)
+    is_admin: bool = attrs.field(default=False, init=False)  # whether that is an administrator's
     # hastore's own signatures on it; None until the client was given a nonce.
     signatures: ReceivedSignatures | None = attrs.field(default=None, init=False)
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
+    # Of those in flight, the requests that later ones must not overtake.
+    in_order_waiting: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)
     buffered_size: int = attrs.field(default=0, init=False)  # bytes of an incomplete request
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
@@ -202,6 +205,11 @@ class RemotingConnection:
         """For whose quotas its requests count: its access key's, else its address's."""
         key = self.proven_key
         return f"address {peer_key(self.peer[0])}" if key is None else f"access key {key}"
+
+    @property
+    def owner_of_offsets(self) -> str | None:
+        """For whose quotas its commits count; None for an administrator's."""
+        return None if self.is_admin else self.owner
 
     def stop_reading(self) -> None:
         """Take no more requests; ``run`` returns when those in flight are answered."""
@@ -399,7 +407,7 @@ class RemotingConnection:
             answer, delay_s = denial(command, error), error.delay_s
         else:
             if not must_prove or account.is_admin:
-                self.proven_key = account.key.name
+                self.proven_key, self.is_admin = account.key.name, account.is_admin
                 return account
             busy = f"{self.above}; one more needs an admin's access key"
             answer, delay_s = command.response(ResponseCode.SYSTEM_BUSY, remark=busy), None
@@ -497,6 +505,7 @@ class RemotingConnection:
         if self.is_closed:
             return
         self.in_flight += 1
+        self.in_order_waiting += later.is_in_order
         if not self._out:
             self._to_send.wakeup()
         self._out.append(later)
@@ -574,6 +583,7 @@ class RemotingConnection:
                 answer = await later.make()
             finally:
                 self.in_flight -= 1
+                self.in_order_waiting -= later.is_in_order
             if answer is None:
                 self._signal_room()
             elif isinstance(answer, ZeroCopyReply):

@@ -3,8 +3,9 @@
 A node is its own name server: it answers GET_ROUTEINFO_BY_TOPIC with a route to itself, or to its
 whole group (``routes``), so a stock client needs no other.
 
-Invariant: every request gets exactly one response; a malformed one gets SYSTEM_ERROR and a remark
-that names the fault.
+Invariants: every request gets exactly one response; a malformed one gets SYSTEM_ERROR and a remark
+that names the fault.  A connection's heartbeats, locks and what undoes them (34, 35, 41, 42) are
+carried out in the order in which they came.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.turns import Turns
-from hastore.errors import HastoreError, ProtocolError, RequestFailedError
+from hastore.errors import HastoreError, ProtocolError, QuotaUsedUpError, RequestFailedError
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.liberal_json import TURN_SIZE
-from hastore.wire.pieces import Pieces, at_once
+from hastore.wire.pieces import Pieces, at_once, if_short
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import (
     RemotingCommand,
@@ -69,7 +70,8 @@ _SMALL: Final = frozenset(
     }
 )
 
-_List = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
+_InOrder = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
+_Written = Callable[[RemotingCommand], Pieces[RemotingCommand]]
 _Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
 # Later: the answer itself, which waits for its own turn.
 _InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | Later | None]]
@@ -93,7 +95,8 @@ class RequestProcessors:
     reading: Turns = attrs.field(factory=Turns, init=False)  # of long requests
     skipping: Turns = attrs.field(factory=Turns, init=False)  # of bodies that are refused
     writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
-    _lists: dict[int, _List] = attrs.field(init=False)
+    _in_order: dict[int, _InOrder] = attrs.field(init=False)
+    _of_group: dict[int, _Written] = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
     _in_turn: dict[int, _InTurn] = attrs.field(init=False)
 
@@ -118,20 +121,24 @@ class RequestProcessors:
         self.admin = admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
         roles = RoleProcessor(target)
-        # Answered at once unless the request is long: then in turn, and in pieces.
-        self._lists = {
+        # Answered at once unless the request is long, or an earlier one of its connection waits:
+        # then in turn, and in pieces.
+        self._in_order = {
             RequestCode.HEART_BEAT: consumer.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: _in_one_piece(consumer.unregister),
             RequestCode.LOCK_BATCH_MQ: consumer.lock,
             RequestCode.UNLOCK_BATCH_MQ: lambda request, _client: consumer.unlock(request),
         }
-        # Answered at once: what they need is in memory.
+        # Answered at once unless the answer is long: then in turn, and in pieces.
+        self._of_group = {
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer.client_ids,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer.connections,
+        }
+        # Answered at once: what they need is in memory, and the answer is short.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
-            RequestCode.UNREGISTER_CLIENT: consumer.unregister,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _without_client(consumer.client_ids),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: _without_client(consumer.connections),
             RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
@@ -168,11 +175,14 @@ class RequestProcessors:
         """Return the answer to a request, or how to make it in its turn."""
         in_turn = self._in_turn.get(request.code)
         if in_turn is not None:
-            make = partial(_answer_in_turn, in_turn, request, client)
+            make = partial(self._answer_in_turn, in_turn, request, client)
             return Later(make, is_large=request.code not in _SMALL)
-        as_list = self._lists.get(request.code)
-        if as_list is not None:
-            return self._process_list(as_list, request, client)
+        in_order = self._in_order.get(request.code)
+        if in_order is not None:
+            return self._process_in_order(in_order, request, client)
+        of_group = self._of_group.get(request.code)
+        if of_group is not None:
+            return self._process_of_group(of_group, request, client)
         now = self._now.get(request.code)
         if now is None:
             return request.response(
@@ -182,21 +192,57 @@ class RequestProcessors:
         try:
             return now(request, client)
         except HastoreError as error:
-            return _failure(request, error)
+            return self._failure(request, client, error)
 
-    def _process_list(
-        self, process: _List, request: RemotingCommand, client: ClientConnection
+    def _process_in_order(
+        self, process: _InOrder, request: RemotingCommand, client: ClientConnection
     ) -> RemotingCommand | Later:
-        if len(request.body) <= TURN_SIZE:
+        if len(request.body) <= TURN_SIZE and not client.in_order_waiting:
             try:
                 return at_once(process(request, client))
             except HastoreError as error:
-                return _failure(request, error)
+                return self._failure(request, client, error)
 
         async def read(request: RemotingCommand, client: ClientConnection) -> Answer | None:
             return await self.reading.run(process(request, client))
 
-        return Later(partial(_answer_in_turn, read, request, client))
+        return Later(partial(self._answer_in_turn, read, request, client), is_in_order=True)
+
+    def _process_of_group(
+        self, process: _Written, request: RemotingCommand, client: ClientConnection
+    ) -> RemotingCommand | Later:
+        try:
+            answer = if_short(process(request))
+        except HastoreError as error:
+            return self._failure(request, client, error)
+        if answer is not None:
+            return answer
+        return Later(partial(self._answer_in_turn, self._written(process), request, client))
+
+    async def _answer_in_turn(
+        self, process: _InTurn, request: RemotingCommand, client: ClientConnection
+    ) -> Answer | None:
+        try:
+            answer = await process(request, client)
+        except HastoreError as error:
+            return self._failure(request, client, error)
+        if not isinstance(answer, Later):
+            return answer
+        if not request.is_one_way:
+            make = partial(self._answer_in_turn, _made_by(answer), request, client)
+            client.answer_later(attrs.evolve(answer, make=make))
+        return None
+
+    def _failure(
+        self, request: RemotingCommand, client: ClientConnection, error: HastoreError
+    ) -> RemotingCommand:
+        """Return the answer for a request that failed, also by a disk error."""
+        if isinstance(error, QuotaUsedUpError):
+            self.target.quota_refusals.record(client.peer, error)
+        if isinstance(error, RequestFailedError):
+            return request.response(error.code, remark=str(error))
+        kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "
+        return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{kind}{error}")
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""
@@ -218,7 +264,7 @@ class RequestProcessors:
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
         return json_response(request, route)
 
-    def _written(self, process: Callable[[RemotingCommand], Pieces[RemotingCommand]]) -> _InTurn:
+    def _written(self, process: _Written) -> _InTurn:
         """Adapt a request whose answer may be long."""
 
         async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
@@ -226,9 +272,7 @@ class RequestProcessors:
 
         return processed
 
-    def _compare_clocks(
-        self, process: Callable[[RemotingCommand], Pieces[RemotingCommand]]
-    ) -> _InTurn:
+    def _compare_clocks(self, process: _Written) -> _InTurn:
         """Adapt a request that a slave makes each second: it shows its clock and sees ours."""
 
         async def processed(request: RemotingCommand, client: ClientConnection) -> Answer | None:
@@ -269,6 +313,16 @@ def _without_client(process: Callable[[RemotingCommand], RemotingCommand]) -> _N
     return processed
 
 
+def _in_one_piece(process: _Now) -> _InOrder:
+    """Adapt a processor of short requests."""
+
+    def processed(request: RemotingCommand, client: ClientConnection) -> Pieces[RemotingCommand]:
+        yield from ()
+        return process(request, client)
+
+    return processed
+
+
 def _made_in_turn(process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
     """Adapt such a processor to an answer in its turn."""
 
@@ -287,31 +341,8 @@ def _awaited(process: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -
     return processed
 
 
-async def _answer_in_turn(
-    process: _InTurn, request: RemotingCommand, client: ClientConnection
-) -> Answer | None:
-    try:
-        answer = await process(request, client)
-    except HastoreError as error:
-        return _failure(request, error)
-    if not isinstance(answer, Later):
-        return answer
-    if not request.is_one_way:
-        make = partial(_answer_in_turn, _made_by(answer), request, client)
-        client.answer_later(attrs.evolve(answer, make=make))
-    return None
-
-
 def _made_by(later: Later) -> _InTurn:
     async def made(_request: RemotingCommand, _client: ClientConnection) -> Answer | None:
         return await later.make()
 
     return made
-
-
-def _failure(request: RemotingCommand, error: HastoreError) -> RemotingCommand:
-    """Return the answer for a request that failed, also by a disk error."""
-    if isinstance(error, RequestFailedError):
-        return request.response(error.code, remark=str(error))
-    kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "
-    return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{kind}{error}")

@@ -146,7 +146,7 @@ class PullMessageProcessor:
 
     def __attrs_post_init__(self) -> None:
         """Make the hold service."""
-        self.holds = PullRequestHoldService(self._wake)
+        self.holds = PullRequestHoldService(self._wake, self.config.held_pulls_per_owner_max)
 
     def on_dispatched(self, queues: Iterable[ConsumeQueue]) -> None:
         """Wake the pulls that wait for queues that grew."""
@@ -169,7 +169,7 @@ class PullMessageProcessor:
             None if self.guard is None else self.guard.account_of(command),
         )
         self._check_topic(request)
-        self._commit(request, client.owner)
+        self._commit(request, client.owner_of_offsets)
         result = await self._get(asked, request.queue_offset)
         code = self._code(result.status, request.queue_offset)
         if code is _NOT_FOUND and request.suspend_timeout_ms and not command.is_one_way:
@@ -226,7 +226,7 @@ class PullMessageProcessor:
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         return expression
 
-    def _commit(self, request: PullRequest, owner: str) -> None:
+    def _commit(self, request: PullRequest, owner: str | None) -> None:
         if request.commit_offset is not None and self.target.role is not BrokerRole.SLAVE:
             self.data.commit(
                 request.group,

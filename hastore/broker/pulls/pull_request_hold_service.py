@@ -10,7 +10,7 @@ Pulls have no timers of their own: deadlines are rounded up to slots of a tenth 
 task sleeps until the first slot.
 
 Invariants: a pull is woken once, and is not held any more then; at most HELD_MAX are held of a
-client, HELD_PER_OWNER_MAX of an owner (``hastore.broker.quotas``), HELD_TOTAL_MAX in all.
+client, ``per_owner_max`` of an owner (``hastore.broker.quotas``), HELD_TOTAL_MAX in all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hastore.broker.reply import ClientConnection
 
 HELD_MAX: Final = 1_024
-HELD_PER_OWNER_MAX: Final = 16_384
 HELD_TOTAL_MAX: Final = 65_536
 SLOT_S: Final = 0.1
 
@@ -60,6 +59,7 @@ class PullRequestHoldService:
     """The held pulls; ``wake`` is called with each one that is released, and must not block."""
 
     wake: Callable[[HeldPull], None]
+    per_owner_max: int
     # Dicts as ordered sets: the pull that waits longest is woken first.
     _queues: dict[tuple[str, int], dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
     _clients: dict[ClientConnection, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
@@ -73,8 +73,8 @@ class PullRequestHoldService:
         """Make the quota."""
         self._quota = Quota(
             "held pulls",
-            "HELD_PER_OWNER_MAX",
-            HELD_PER_OWNER_MAX,
+            "held_pulls_per_owner_max",
+            self.per_owner_max,
             lambda _pull: True,  # each is released
         )
 

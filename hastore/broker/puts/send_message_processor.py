@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.concurrency.group_commit_request import LEASE_OVER
-from hastore.errors import RequestFailedError
+from hastore.errors import QuotaUsedUpError, RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_TYPE_MASK
@@ -127,7 +127,11 @@ class SendMessageProcessor:
         """Make a topic for its first message; return None on a slave, or for an illegal name."""
         if self.target.role is BrokerRole.SLAVE:
             return None
-        return self.topics.find_for_send(topic, client.owner)
+        try:
+            return self.topics.find_for_send(topic, client.owner)
+        except QuotaUsedUpError as error:
+            self.target.quota_refusals.record(client.peer, error)
+            raise
 
     def reply_frame(self, request: GroupCommitRequest) -> bytes:
         """Return the encoded reply to a decided request, whose ``tag`` is not None."""

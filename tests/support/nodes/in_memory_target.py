@@ -13,6 +13,7 @@ from hastore.broker.clock.clock_readings import ClockReadings
 from hastore.broker.group_directory import GroupDirectory
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.broker.port.remoting_server import RemotingServer
+from hastore.broker.quotas import QuotaRefusals
 from hastore.broker.request_target import RoleControl
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
@@ -68,6 +69,7 @@ class InMemoryTarget:
     directory: GroupDirectory | None = None
     message_store: MessageStore = NO_STORE
     peer_clocks: ClockReadings = attrs.field(factory=lambda: ClockReadings(real_env().wall_clock))
+    quota_refusals: QuotaRefusals = attrs.field(factory=QuotaRefusals)
     dispatched_offset: int = 0
     _next_offset: int = 0
 
