@@ -29,7 +29,6 @@ from hastore.wire import liberal_json
 from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.pull_message import EXPRESSION_SIZE_MAX, EXPRESSION_TAG
 from hastore.wire.remoting_command import (
-    NAME_SIZE_MAX,
     check_text,
     integer_field,
     name_field,

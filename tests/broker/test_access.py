@@ -844,7 +844,7 @@ async def test_an_audit_event_names_what_changes(tmp_path, audit_events):
     assert "accounts is not a list" in reload["reason"]
 
 
-async def test_a_stranger_cannot_fill_the_audit_log_with_a_body(tmp_path, audit_events):
+async def test_an_unidentified_peer_cannot_fill_the_audit_log_with_a_body(tmp_path, audit_events):
     """What no right signature proves is recorded without its body, and slowed like a wrong key."""
     body = json.dumps({f"n{number}": "x" * 100 for number in range(20)}).encode()
     async with hastore.open_master(master_config(tmp_path)) as master:
@@ -852,8 +852,8 @@ async def test_a_stranger_cannot_fill_the_audit_log_with_a_body(tmp_path, audit_
             async with raw_client(master.address) as client:
                 await client.ask(signed(RemotingCommand(code=200, body=body), key))
         failed = master.access.attempts.total
-    stranger, wrong, user = audit_events
-    assert (stranger["who"], stranger["what"], wrong["what"]) == ("none", {}, {})
+    unsigned, wrong, user = audit_events
+    assert (unsigned["who"], unsigned["what"], wrong["what"]) == ("none", {}, {})
     assert (user["who"], len(user["what"])) == (USER_KEY.name, 20)
     assert failed == 2
 

@@ -85,7 +85,7 @@ def audit_refusal(
 ) -> None:
     """Record that a request of an admin was refused; a request of others is not recorded.
 
-    Without a right signature (``is_proven``) the body is not looked into: strangers could fill the
+    Without a right signature (``is_proven``) the body is not looked into: anybody could fill the
     log with a few requests.
     """
     change = CHANGES.get(request.code)
