@@ -288,20 +288,22 @@ def dumps_in_pieces(value: Mapping[str, Any | Rows | Items]) -> Pieces[bytes]:
     is_long = any(map(_is_long, value.values()))
     if is_long:
         yield 0
-    members = []
+    # Encoded part by part: a copy of megabytes in the last piece would take milliseconds.
+    encoded: list[bytes] = []
     for name, member in value.items():
-        parts: list[str] = []
-        opening, closing = "{}" if isinstance(member, Rows) else "[]"
+        encoded.append(f"{',' if encoded else '{'}{_dumps(name)}:".encode())
         if isinstance(member, (Rows, Items, list)):
-            for part in _parts(member):
-                parts.append(part)
+            opening, closing = "{}" if isinstance(member, Rows) else "[]"
+            encoded.append(opening.encode())
+            for number, part in enumerate(_parts(member)):
+                encoded.append(f"{',' if number else ''}{part}".encode())
                 if is_long:
                     yield len(part)
+            encoded.append(closing.encode())
         else:
-            opening, closing = "", ""
-            parts.append(_dumps(member))
-        members.append(f"{_dumps(name)}:{opening}{','.join(parts)}{closing}")
-    return ("{" + ",".join(members) + "}").encode()
+            encoded.append(_dumps(member).encode())
+    encoded.append(b"}" if encoded else b"{}")
+    return b"".join(encoded)
 
 
 def _parts(member: Rows | Items | list[Any]) -> Iterator[str]:
