@@ -72,6 +72,8 @@ class ConsumeQueueStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._unusable: dict[ConsumeQueue, QueueFiles] = {}
         self._moved = 0  # directories of deleted topics
+        self._undeleted: set[str] = set()  # deleted topics whose queues are still there
+        self._trees: dict[str, None] = {}  # moved, and still to be removed
         self._waiting: dict[ConsumeQueue, None] = {}  # with something to write
         self._grown: dict[ConsumeQueue, None] = {}  # in the commit that is under way
         self._written_physic_offset = 0  # max_physic_offset after that commit
@@ -188,43 +190,49 @@ class ConsumeQueueStore:
         """Put deletions in force, in place of those before.
 
         Return directories for ``remove_trees``.  The deletions are durable already; what is done
-        here is done again by the next opening.  A topic that was made again meanwhile keeps the
-        queues with new messages, from the first of them on; without the others, ``put`` never
-        appends a deleted record's unit.  The flush of the queues must pause meanwhile.  Raises
-        DiskError.
+        here is done again by the next opening, and what a DiskError leaves undone by the next call.
+        A topic that was made again meanwhile keeps the queues with new messages, from the first of
+        them on; without the others, ``put`` never appends a deleted record's unit.  The flush of
+        the queues must pause meanwhile.  Raises DiskError.
         """
         changed = {topic for topic in deleted if self.deleted.get(topic) != deleted[topic]}
         self.deleted = dict(deleted)
-        queues: dict[str, list[ConsumeQueue]] = {topic: [] for topic in changed}
+        self._undeleted = (self._undeleted | changed) & deleted.keys()
+        queues: dict[str, list[ConsumeQueue]] = {topic: [] for topic in self._undeleted}
         for queue in self:
-            if queue.topic in changed:
+            if queue.topic in queues:
                 queues[queue.topic].append(queue)
-        moved = []
         for topic, of_topic in queues.items():
             log_offset = deleted[topic].log_offset
             if not any(queue.max_physic_offset > log_offset for queue in of_topic):
                 if _is_usable(topic, 0):
-                    moved += self._set_aside(f"{self.path}/{topic}", of_topic)
-                continue
-            for queue in of_topic:
-                if queue.max_physic_offset > log_offset:
-                    self._drop_front(queue, log_offset)
-                else:
-                    moved += self._set_aside(queue.path, [queue])
-        return moved
+                    self._set_aside(f"{self.path}/{topic}", of_topic)
+            else:
+                for queue in of_topic:
+                    if queue.max_physic_offset > log_offset:
+                        self._drop_front(queue, log_offset)
+                    else:
+                        self._set_aside(queue.path, [queue])
+            self._undeleted.discard(topic)
+        return list(self._trees)
 
-    def _set_aside(self, path: str, queues: Iterable[ConsumeQueue]) -> list[str]:
-        """Forget queues, and rename their directory; return its new path."""
+    @property
+    def has_undeleted(self) -> bool:
+        """Whether files of deleted topics are left, which the next ``delete_topics`` removes."""
+        return bool(self._undeleted or self._trees)
+
+    def _set_aside(self, path: str, queues: Iterable[ConsumeQueue]) -> None:
+        """Rename a directory, for ``remove_trees``, and forget its queues."""
+        disk = self._files.disk
+        if disk.exists(path):
+            while disk.exists(new_path := f"{self.path}/{DELETED_PREFIX}{self._moved}"):
+                self._moved += 1
+            disk.rename(path, new_path)
+            self._trees[new_path] = None
         for queue in queues:
             queue.abandon()
             self._forget((queue.topic, queue.queue_id), queue)
         self._files.new_dirs.pop(path, None)
-        if not self._files.disk.exists(path):
-            return []
-        while self._files.disk.exists(new_path := f"{self.path}/{DELETED_PREFIX}{self._moved}"):
-            self._moved += 1
-        self._files.disk.rename(path, new_path)
-        return [new_path]
 
     @staticmethod
     def _drop_front(queue: ConsumeQueue, min_physic_offset: int) -> int:
@@ -242,6 +250,7 @@ class ConsumeQueueStore:
         """Remove what ``delete_topics`` has moved; blocks, and may run in any thread."""
         for path in paths:
             self._files.disk.remove_tree(path)
+            self._trees.pop(path, None)
 
     # -- putting ---------------------------------------------------------------------------------
 

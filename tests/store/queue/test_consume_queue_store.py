@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from hastore.env.real import RealDisk
-from hastore.errors import DiskFullError, FlushFailedError
+from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.store.queue.consume_queue_store import GAP_UNITS_MAX, ConsumeQueueStore
 from hastore.store.queue.file import OPEN_FILES_MAX
 from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
@@ -662,3 +662,39 @@ def test_a_queue_without_messages_since_a_deletion_gets_no_deleted_unit(whole):
     assert (queue.min_offset, queue.max_offset) == (5, 6)
     assert store.find("t", 0).max_offset == 8
     flush(store)
+
+
+@pytest.mark.parametrize("change", ["rename", "remove_tree"])
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_deletion_that_the_disk_refused_is_done_by_the_next_call(monkeypatch, change, made_again):
+    """Of the topic that it refused, and of all others; also if a topic was made again meanwhile."""
+    disk = FakeDisk()
+    store = open_queues(disk)
+    for topic in "a", "b":
+        for number in range(5):
+            store.put(topic, 0, number, 1_000 + number * 100, 100, number)
+    store.commit()
+    deletion = DeletedTopic(log_offset=2_000, next_offsets={0: 5})
+    deleted = {"a": deletion, "b": deletion}
+
+    def refuse(*_):
+        raise DiskError("Input/output error", path="b")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(disk), change, refuse)
+        with pytest.raises(DiskError):
+            store.remove_trees(store.delete_topics(deleted))
+    assert store.has_undeleted
+    if made_again:
+        store.put("b", 0, 5, 2_000, 100, 9)
+        store.commit()
+    store.remove_trees(store.delete_topics(deleted))
+    assert not store.has_undeleted
+    assert store.find("a", 0) is None
+    assert not disk.exists(f"{ROOT}/a")
+    queue = store.find("b", 0)
+    if made_again:
+        assert (queue.min_offset, queue.max_offset) == (5, 6)
+    else:
+        assert queue is None
+    assert not [entry.name for entry in disk.list_dir(ROOT) if entry.name.startswith(".")]
