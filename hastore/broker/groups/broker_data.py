@@ -67,15 +67,10 @@ class TableFile:
     file: JsonFile | None
     interval_s: float
     health: StoreHealth = attrs.field(factory=StoreHealth)
-    written_first: tuple[TableFile, ...] = ()  # whose changes so far must be on the disk before
+    written_first: tuple[TableFile, ...] = ()  # whose changes before ours must be on the disk
     is_dirty: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the file has all changes so far."""
-        return not self.is_dirty and not self._lock.locked()
 
     def mark_dirty(self) -> None:
         """Have ``run`` write the table."""
@@ -94,13 +89,13 @@ class TableFile:
         async with self._lock:
             if not self.is_dirty or file is None:
                 return
-            while unwritten := [each for each in self.written_first if not each.is_written]:
-                await unwritten[0].persist()
-            self.is_dirty = False  # in the same step as ``to_dict``, and as the check above
+            self.is_dirty = False  # in the same step as ``to_dict``
             if isinstance(self.table, ConsumerOffsetManager):
                 self.table.next_version()
             value = self.table.to_dict()
             try:
+                for other in self.written_first:
+                    await other.persist()
                 await self.env.offload.run(lambda: file.store(value))
             except BaseException as error:
                 self.is_dirty = True
