@@ -204,6 +204,7 @@ class MasterSearch:
         former, self._faults = self._faults, {}
 
         async def ask(address: Address) -> None:
+            is_there = False
             try:
                 async with open_remoting_client(
                     address,
@@ -212,9 +213,11 @@ class MasterSearch:
                     access_key=self.access_key,
                     tls=self.tls,
                 ) as client:
+                    is_there = True
                     answers[address] = answer = await ask_node(client)
             except UnreachableError as error:
-                refusal = former.get(address)  # a node answers late whom it refuses too often
+                # A node answers late whom it refuses too often.
+                refusal = former.get(address) if is_there else None
                 self._faults[address] = refusal if isinstance(refusal, AccessDeniedError) else error
                 return
             except (ProtocolError, AccessDeniedError) as error:

@@ -172,13 +172,12 @@ def run_seeds(
     except BrokenProcessPool:
         msg = "a process of the simulator was killed; was there too little memory?"
         raise HastoreError(msg, hint="try again with fewer: --jobs 1") from None
-    else:
+    finally:
+        signal.signal(signal.SIGINT, handler)
         if tally.was_interrupted:
             for process in (pool._processes or {}).values():  # noqa: SLF001 - no other way
                 process.terminate()
-    finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        signal.signal(signal.SIGINT, handler)
     tally.wall_s = time.monotonic() - begun
     tally.cpu_s = _cpu_s() - cpu
     return tally
