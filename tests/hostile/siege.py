@@ -4,9 +4,11 @@
 
     python -m tests.hostile.siege [NAME ...] [--seconds S] [--scale F]
 
-A master runs in its own process, the besiegers in another one.  A producer sends 1 KiB messages one
-by one, in rounds that alternate between no siege and a siege; one run compares both latencies, and
-the master's anonymous memory.  Nothing else should run meanwhile.
+A master and its slave run in processes of their own, the besiegers in another one.  A producer
+sends 1 KiB messages one by one, in rounds that alternate between no siege and a siege; one run
+compares both latencies and rates, and shows the master's anonymous memory, the longest step of its
+event loop (processor time) and how often its slave has connected.  Nothing else should run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -24,6 +28,7 @@ import trio
 
 from hastore.client.producer import Producer
 from hastore.message import Message
+from tests.hostile import timed_node
 from tests.hostile.besiegers import SIEGES, parsed
 from tests.support.certificates import make_certificates
 from tests.support.commands.running import environment, node
@@ -47,6 +52,10 @@ class Siege:
     p99_before: float
     p99_under: float
     connect_under: float  # a new client's connect and first answer, the slowest of 20
+    puts_ratio: float  # messages a second under siege, as a multiple of those before
+    step_before: float  # of the event loop, the longest
+    step_under: float
+    links: int  # of the slave, in all: 1 is its first
     log_lines: int
 
     @property
@@ -65,14 +74,16 @@ class Siege:
             f"| {self.name} | {self.peers} | {self.rss_before / 1024:.1f} | "
             f"{self.rss_peak / 1024:.1f} | {self.p50_before:.2f} | {self.p50_under:.2f} | "
             f"{self.p99_before:.2f} | {self.p99_under:.2f} | {self.p99_ratio:.2f} | "
-            f"{self.connect_under:.0f} | {self.log_lines} |"
+            f"{self.connect_under:.0f} | {self.puts_ratio:.2f} | {self.step_before:.1f} | "
+            f"{self.step_under:.1f} | {self.links} | {self.log_lines} |"
         )
 
 
 HEAD = (
     "| siege | peers | RssAnon before, MiB | at most | p50 before, ms | under siege |"
-    " p99 before, ms | under siege | ratio | new client, ms | log lines |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|"
+    " p99 before, ms | under siege | ratio | new client, ms | rate of puts |"
+    " longest step before, ms | under siege | HA links | log lines |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -142,7 +153,17 @@ async def prepare(producer: Producer) -> None:
     await producer.drain()
 
 
-async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -> Siege:
+def longest_step(path: Path, windows: list[tuple[float, float]]) -> float:
+    """Return the longest step that ended in one of some times (``timed_node``), in ms."""
+    longest = 0.0
+    for line in path.read_text().splitlines():
+        at, took_ms, _task = line.split(maxsplit=2)
+        if any(begin <= float(at) <= end for begin, end in windows):
+            longest = max(longest, float(took_ms))
+    return longest
+
+
+async def besiege(name: str, running, peers: int, *, steps: Path, seconds: float, rounds: int):
     """Measure one siege of a running node."""
     address = parsed(running.address)
     pid = running.process.pid
@@ -152,10 +173,14 @@ async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -
         before, under = [], []
         rss_before = peak = rss_anon(pid)
         connect_under = 0.0
+        calm, sieges = [], []  # windows of time
         for _ in range(rounds):
+            begun = time.monotonic()
             before += await latencies(producer, seconds)
+            calm.append((begun, time.monotonic()))
             besiegers = Besiegers(name, [running.address, running.ha_address], peers)
             await trio.to_thread.run_sync(besiegers.wait_ready)
+            begun = time.monotonic()
             try:
                 async with trio.open_nursery() as nursery:
 
@@ -168,10 +193,12 @@ async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -
                     nursery.start_soon(watch)
                     under += await latencies(producer, seconds)
                     connect_under = max(connect_under, await connects(address))
+                    sieges.append((begun, time.monotonic()))
                     nursery.cancel_scope.cancel()
             finally:
                 await trio.to_thread.run_sync(besiegers.end)
-    lines = sum("refused" in line for line in running.log.read_text().splitlines())
+    log = running.log.read_text()
+    lines = sum("refused" in line for line in log.splitlines())
     return Siege(
         name=name,
         peers=peers,
@@ -182,6 +209,10 @@ async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -
         p99_before=p99(before),
         p99_under=p99(under),
         connect_under=connect_under,
+        puts_ratio=statistics.mean(before) / statistics.mean(under),
+        step_before=longest_step(steps, calm),
+        step_under=longest_step(steps, sieges),
+        links=log.count('"ha_slave_connected"'),
         log_lines=lines,
     )
 
@@ -199,8 +230,17 @@ def measure(
         settings |= {f"HASTORE_TLS_{name}": value for name, value in files.items()}
     data = directory / name.replace(" ", "-")
     arguments = ("--broker-role", "ASYNC_MASTER", "--log-format", "json")
-    with node("master", data, *arguments, file_size="64MiB", **settings) as running:
-        return trio.run(besiege, name, running, peers, seconds, rounds)
+    steps = directory / "steps"
+    settings |= {timed_node.FILE: str(steps)}
+    master = node(
+        "master", data, *arguments, file_size="64MiB", module=timed_node.__name__, **settings
+    )
+    with master as running:
+        slave = node("slave", directory / "slave", "--master", running.ha_address, file_size=None)
+        with slave as copy:
+            copy.wait_for_text("ha_in_step")
+            run = partial(besiege, steps=steps, seconds=seconds, rounds=rounds)
+            return trio.run(run, name, running, peers)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ def test_a_small_siege_costs_little(tmp_path, name):
     assert siege.rss_grown < (150 if "pulls" in name else 20) * MIB, siege
     assert siege.p99_under < 2_000, siege
     assert siege.log_lines <= 20, siege
+    assert siege.links == 1, siege
 
 
 @pytest.mark.soak
@@ -46,3 +47,4 @@ def test_whole_siege_stays_within_the_limits(tmp_path, name):
     assert siege.log_lines <= 30, siege
     assert siege.p50_under < 2 * siege.p50_before, siege
     assert siege.p99_ratio < 5 or siege.p99_under < 20, siege
+    assert siege.links == 1, siege

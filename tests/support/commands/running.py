@@ -26,9 +26,9 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": import_path(str(REPO_ROOT)), **extra}
 
 
-def command(*arguments: object) -> list[str]:
+def command(*arguments: object, module: str = "hastore_cli") -> list[str]:
     """Return the command line of `hastore ARGUMENTS` in this interpreter."""
-    return [sys.executable, "-m", "hastore_cli", *map(str, arguments)]
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def hastore(
@@ -98,11 +98,13 @@ def node(
     *arguments: object,
     file_size: str | None = "4MiB",
     has_terminal: bool = True,
+    module: str = "hastore_cli",
     **extra: str,
 ) -> Iterator[Node]:
     """Run a master, slave or node on free ports during the block.
 
-    ``has_terminal`` false: without the terminal that the tests may run on.
+    ``module`` is what is run, with the arguments of ``hastore``.  ``has_terminal`` false: without
+    the terminal that the tests may run on.
     """
     given = ["--listen", ANY_PORT]
     if kind != "slave":
@@ -112,7 +114,7 @@ def node(
     log = data.with_name(data.name + ".log")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command(kind, "--data", data, *given, *arguments),
+            command(kind, "--data", data, *given, *arguments, module=module),
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
