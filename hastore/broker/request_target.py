@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hastore.broker.clock.clock_readings import ClockReadings
     from hastore.broker.clock.clock_verdict import ClockReading
@@ -127,8 +127,8 @@ class RequestTarget(Protocol):
     def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
         """Take messages of one topic and queue, all or none."""
 
-    async def delete_queues(self, deleted: Mapping[str, DeletedTopic]) -> None:
-        """Remove the queues of deleted topics; ``deleted`` are all that count, and durable.
+    async def delete_queues(self, deleted: Callable[[], Mapping[str, DeletedTopic]]) -> None:
+        """Remove the queues of deleted topics; ``deleted`` returns all that count, and are durable.
 
         Raises DiskError.
         """

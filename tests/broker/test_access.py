@@ -42,6 +42,7 @@ from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import AccessDeniedError, ConfigError
+from hastore.ha.client_port import ask_client_port
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.trace import AUDIT_LOGGER
@@ -866,3 +867,16 @@ async def test_names_in_a_body_are_cut_in_the_audit_log(tmp_path, audit_events):
             await client.ask(signed(RemotingCommand(code=200, body=body), ADMIN_KEY))
     (event,) = audit_events
     assert max(len(name) for name in event["what"]) < 400
+
+
+async def test_the_first_requests_without_a_key_of_a_connection_are_one_failure(tmp_path):
+    """A slave without a key asks four questions in each round, and must go on seeing why."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        for _ in range(5):
+            found = await ask_client_port(master.address)
+            assert "has no access key" in found.denial
+        assert master.access.attempts.total == 5
+        async with raw_client(master.address) as client:
+            for _ in range(11):
+                await client.ask(request_of(907))
+        assert master.access.attempts.total == 5 + 4

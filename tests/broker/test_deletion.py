@@ -13,8 +13,9 @@ import trio
 
 import hastore
 from hastore.broker.groups import slave_synchronize, topic_config_manager
-from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.groups.broker_data import BrokerData, TableFile
 from hastore.broker.groups.copied_tables import CopiedTable
+from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.broker.node.slave_store import revive_topics
 from hastore.broker.port import admin_processors
 from hastore.client.admin import AdminClient
@@ -690,6 +691,47 @@ async def test_a_deletion_beyond_a_slaves_log_hides_nothing_of_the_next_master(
         assert await read(client, 3) == (0, [b"4"])
 
 
+async def test_a_link_that_ends_while_queues_are_removed_lowers_the_deletion_all_the_same(tmp_path):
+    """The removal waits for a flush; by then the place that it names is another link's."""
+    path = tmp_path / "s"
+
+    def place():
+        deletion = load_deleted(real_env().disk, str(path)).get("T")
+        return None if deletion is None else deletion.log_offset
+
+    async with (
+        master_of(tmp_path / "m") as (master, _, _),
+        hastore.open_slave(slave_of(path, master)) as slave,
+    ):
+        await put(master, bodies=[b"1", b"2"])
+        copied = slave.slave_synchronize
+        await eventually(lambda: "T" in copied.data.topics.topics)
+        await dispatched(slave, master.max_offset)
+        end = slave.max_offset
+        copied._copies[0].take = lambda _table: 0
+        queues, in_force = slave.message_store.consume_queues, []
+        delete_topics = queues.delete_topics
+
+        def recorded(deleted):
+            in_force.append(deleted["T"].log_offset)
+            return delete_topics(deleted)
+
+        queues.delete_topics = recorded
+        service = slave.dispatching.flush_service
+        async with service.paused():
+            beyond = {"T": DeletedTopic(log_offset=end + 10_000, next_offsets={0: 2})}
+            copied.data.topics.copy({}, None, beyond)
+            await eventually(lambda: place() == end + 10_000)
+            await eventually(lambda: service._one_pass.statistics().tasks_waiting)
+            slave.ha_client.link.sock.shutdown(trio.socket.SHUT_RDWR)
+            await eventually(lambda: place() == end)
+        await put(master, bodies=[b"3"])
+        await dispatched(slave, master.max_offset)
+        await eventually(lambda: in_force)
+        assert await read_at(slave, 2) == (0, [b"3"])
+        assert set(in_force) == {end}
+
+
 async def test_a_lower_deletion_counts_before_anything_more_is_dispatched(tmp_path):
     """Between the check that no queue must be built again, and the files, no unit is missed."""
     async with (
@@ -727,3 +769,26 @@ async def test_a_revival_serves_without_what_damage_hides(tmp_path, caplog):
     assert [unit[0] for unit in UNIT.iter_unpack(file.read_bytes()[: 2 * UNIT_SIZE])] == [
         results[0].physic_offset, 0,
     ]  # fmt: skip
+
+
+async def test_offsets_are_written_while_topics_change_all_the_time(tmp_path):
+    """They wait for the changes before them, not for those that follow."""
+    data = BrokerData.make(real_env(), RemotingConfig(), str(tmp_path))
+    (tmp_path / "config").mkdir()
+    persist, count = TableFile.persist, 0
+
+    async def changing(file):
+        nonlocal count
+        await persist(file)
+        count += 1
+        data.topics.put(new_topic_config(f"T-{count}", read_queue_nums=1, write_queue_nums=1))
+
+    data.topics.put(new_topic_config("T", read_queue_nums=1, write_queue_nums=1))
+    data.offsets.commit("g", "T", 0, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TableFile, "persist", changing)
+        with trio.move_on_after(WITHIN_S):
+            await persist(data.offsets_file)
+    assert count == 2  # topics and groups
+    offsets = json.loads((tmp_path / "config/consumerOffset.json").read_text())
+    assert offsets["offsetTable"] == {"T@g": {"0": 1}}

@@ -159,10 +159,12 @@ class FakeSlave:
         )
         return self.service
 
+    has_undeleted = False
+
     async def delete_queues(self, deleted):
         """Record what the store has to delete."""
         await trio.lowlevel.checkpoint()
-        self.deleted = deleted
+        self.deleted = deleted()
 
     def stored_delays(self):
         """The offsets in delayOffset.json; None without the file."""

@@ -69,6 +69,7 @@ NO_KEY: Final = "access denied: the request has no access key, and this node nee
 _NOBODYS: Final = Secret("signs-for-keys-that-do-not-exist")
 _UPDATE: Final = "update the hastore that asks to the version of this node"
 _KEY_SHOWN_MAX: Final = 64
+_KEYLESS_AS_ONE: Final = 8  # requests without a key of one connection
 
 _log = logger("access")
 
@@ -79,6 +80,8 @@ class SignedConnection(Protocol):
     @property
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
+
+    keyless: int  # its requests without an access key
 
     @property
     def signatures(self) -> ReceivedSignatures | None:
@@ -172,7 +175,9 @@ class AccessGuard:
         except ProtocolError:
             is_signed = False
         if account is None or not is_signed:
-            delay_s = self.access.attempts.record(host, trio.current_time())
+            delay_s = 0.0
+            if name or _is_counted(connection):
+                delay_s = self.access.attempts.record(host, trio.current_time())
             msg = NOT_PROVEN if name else NO_KEY
             if delay_s:
                 msg += f"; too many failed attempts from {host}: answered after {delay_s:.0f} s"
@@ -266,6 +271,18 @@ class AccessGuard:
         if not current.takes(host):
             raise _denied(f"access key {name} does not count from {host}")
         return current
+
+
+def _is_counted(connection: SignedConnection | None) -> bool:
+    """Whether a request without a key is a failed attempt.
+
+    The first few of a connection are one: whoever does not know that a node needs keys asks several
+    questions at once, and is to learn it from the answers.
+    """
+    if connection is None:
+        return True
+    connection.keyless += 1
+    return connection.keyless == 1 or connection.keyless > _KEYLESS_AS_ONE
 
 
 def denial(request: RemotingCommand, error: AccessDeniedError) -> RemotingCommand:

@@ -150,8 +150,8 @@ class SlaveSynchronize:
     confirm_offset: Callable[[], int]
     clocks: ClockReadings  # what the master's clock says
     dispatched_offset: Callable[[], int]
-    # Removes the queues of deleted topics: the table of all, which is durable.
-    delete_queues: Callable[[Mapping[str, DeletedTopic]], Awaitable[None]]
+    # Removes the queues of deleted topics; is given what returns the table of all.
+    delete_queues: Callable[[Callable[[], Mapping[str, DeletedTopic]]], Awaitable[None]]
     tls: TlsContexts | None = None
     uses_default_port: bool = True  # False: without ``config.master_client`` nobody is asked
     delay_offsets: dict[int, int] = attrs.field(factory=dict, init=False)  # as in the file
@@ -344,6 +344,8 @@ class SlaveSynchronize:
         dispatched, queues = self.dispatched_offset(), self.message_store.consume_queues
         for name, own in queues.deleted.items():
             masters = merged.get(name)
+            if masters is None and name not in table.rows:
+                continue  # the master has neither: there was no room for our own
             begin = max(0 if masters is None else masters.log_offset, log.min_offset)
             if begin < min(own.log_offset, dispatched):
                 raise RevivalNeededError(name, merged, dispatched)
@@ -377,11 +379,17 @@ class SlaveSynchronize:
     async def _delete_queues(self) -> None:
         """Remove the queues of topics that the master has deleted.  Raises DiskError."""
         deleted = self.data.topics.deleted
-        if deleted is not self._deleted and deleted != self.message_store.consume_queues.deleted:
+        queues = self.message_store.consume_queues
+        is_in_force = deleted == queues.deleted and not queues.has_undeleted
+        if deleted is not self._deleted and not is_in_force:
             await self.data.topics_file.persist()
-            if deleted is not self.data.topics.deleted:
-                raise LinkChangedError  # ``before_link`` has lowered them meanwhile
-            await self.delete_queues(deleted)
+
+            def still() -> Mapping[str, DeletedTopic]:
+                if deleted is not self.data.topics.deleted:
+                    raise LinkChangedError  # ``before_link`` has lowered them meanwhile
+                return deleted
+
+            await self.delete_queues(still)
         self._deleted = deleted
 
     async def _read(self, read: Callable[[bytes], Any], body: bytes) -> Any:

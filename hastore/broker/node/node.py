@@ -27,7 +27,7 @@ from hastore.store.reserve_file import ReserveFile
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.clock.clock_verdict import ClockReading
@@ -217,14 +217,15 @@ class RunningNode:
                 next=f"hastore log verify {data_dir}",
             )
 
-    async def delete_queues(self, deleted: Mapping[str, DeletedTopic]) -> None:
-        """Remove the queues of deleted topics; ``deleted`` are all that count, and durable.
+    async def delete_queues(self, deleted: Callable[[], Mapping[str, DeletedTopic]]) -> None:
+        """Remove the queues of deleted topics.
 
-        Raises DiskError.
+        ``deleted`` returns all deletions that count, and are durable, in the step that puts them in
+        force; or raises.  Raises DiskError.
         """
         queues = self.message_store.consume_queues
         async with self.dispatching.flush_service.paused():
-            moved = queues.delete_topics(deleted)
+            moved = queues.delete_topics(deleted())
         await self.env.offload.run(lambda: queues.remove_trees(moved))
 
     def keep_reserve(self) -> int:

@@ -176,7 +176,7 @@ class AdminProcessors:
         """Write the deletions made so far, and remove the queues.  Raises DiskError."""
         await self.data.topics_file.persist()
         await self.data.offsets_file.persist()
-        await self.target.delete_queues(self.data.topics.deleted)
+        await self.target.delete_queues(lambda: self.data.topics.deleted)
 
     async def run(self) -> None:
         """Finish deletions whose request has ended early, until cancelled."""

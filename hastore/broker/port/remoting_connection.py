@@ -109,6 +109,7 @@ class RemotingConnection:
     signatures: ReceivedSignatures | None = attrs.field(default=None, init=False)
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
+    keyless: int = attrs.field(default=0, init=False)  # of those: without a key that is needed
     # Of those in flight, the requests that later ones must not overtake.
     in_order_waiting: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)

@@ -25,7 +25,7 @@ from hastore.store.record.append_message_result import AppendMessageResult
 from tests.support.nodes.configs import ANY_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from hastore.broker.access.node_access import NodeAccess
     from hastore.concurrency.lease import Lease
@@ -121,7 +121,7 @@ class InMemoryTarget:
         for request in held:
             request.decide(status, self.reason)
 
-    async def delete_queues(self, deleted: Mapping[str, DeletedTopic]) -> None:
+    async def delete_queues(self, deleted: Callable[[], Mapping[str, DeletedTopic]]) -> None:
         """Ignore it: there are no queues."""
 
     def status(self) -> NodeStatus:
