@@ -32,6 +32,7 @@ class Client:
     """The part of a connection that the processors use."""
 
     owner: str = "address 10.0.0.99"
+    owner_of_offsets: str = owner
 
 
 class BrokenStore:

@@ -582,7 +582,7 @@ async def test_what_a_group_keeps_of_a_client_is_short():
     async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
         answer = await client.ask(RemotingCommand(code=34, body=json.dumps(body).encode()))
         assert answer.code == 1
-        assert "expressionType of 256 characters" in answer.remark
+        assert "expressionType has 256 characters" in answer.remark
         join(server, 1, 1)
         (group,) = server._processors.consumers.groups.values()
         assert [len(member.language) for member in group.members.values()] == [32]

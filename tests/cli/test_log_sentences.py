@@ -30,6 +30,7 @@ PEER_PAIRS = {
     "ha_slave_refused": {"slave", "kind", "reason"},
     "ha_peer_refused": {"peer", "kind", "reason"},
     "client_refused": {"peer", "kind", "reason"},
+    "quota_used_up": {"peer", "kind", "reason"},
     "metrics_refused": {"peer", "kind", "reason"},
     "access_denied": {"peer", "kind", "code", "reason"},
 }

@@ -359,6 +359,9 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "not registered at the name server {name_server}, trying again: {reason}",
     ),
     "table_refused": ("the {table} of the master at {master} are not taken over: {reason}",),
+    "records_set_aside": (
+        "{records} records behind damage in {path} ({bytes:size}) are in no queue any more",
+    ),
     "table_rows_left_out": (
         "{rows} of the master's {table} are left out: {reason}; for example {examples}",
     ),
@@ -431,6 +434,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     # -- clients ---------------------------------------------------------------------------------
     "client_refused": ("refused client {peer}: {reason}",),
+    "quota_used_up": ("refused a request of {peer}: {reason}",),
     "access_denied": ("refused request {code} of {peer}, {kind}: {reason}",),
     "audit": (
         "{who} at {peer}: {action} ({what}) is {outcome}: {reason}",
@@ -478,6 +482,7 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "ha_slave_refused": frozenset({"kind"}),
     "ha_peer_refused": frozenset({"kind"}),
     "client_refused": frozenset({"kind"}),
+    "quota_used_up": frozenset({"kind"}),
     "metrics_refused": frozenset({"kind"}),
 }
 # Pairs of the record, not of the event; "more" and "others" are counts of lines left out.
