@@ -15,6 +15,7 @@ Invariant: any bytes yield a command or a ProtocolError.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.errors import ProtocolError
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _raw_decode: Final = json.JSONDecoder().raw_decode
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
+_LONG: Final = 4_096  # bytes
+_VALUES_MAX: Final = 64
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
@@ -44,7 +48,22 @@ def encode_json_header(command: RemotingCommand) -> bytes:
     return _dumps(fields).encode()
 
 
+def _check_values(header: bytes) -> None:
+    """Raise ProtocolError for a long header full of objects and lists, of which none has a use.
+
+    They cost more than other text: 21,000 in 64 KiB took 6 ms, and the garbage collector then
+    looked at them, too.
+    """
+    if header.count(b"[") + header.count(b"{") > _VALUES_MAX:
+        bare = _STRINGS.sub(b"", header)  # a property may have any text
+        if bare.count(b"[") + bare.count(b"{") > _VALUES_MAX:
+            msg = f"the header has more than {_VALUES_MAX} objects and lists"
+            raise ProtocolError(msg)
+
+
 def _parse(header: bytes) -> dict[str, Any]:
+    if len(header) > _LONG:
+        _check_values(header)
     try:
         text = header.decode().lstrip(" \t\n\r")
         fields, end = _raw_decode(text)

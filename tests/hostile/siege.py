@@ -37,6 +37,7 @@ from tests.support.repository import REPO_ROOT
 ROUNDS = 3
 SAMPLES_MIN = 20  # of each latency: a machine may be busy
 BODY = bytes(1024)
+SLAVE = ("--log-format", "json", "--master")
 
 
 @attrs.frozen(kw_only=True)
@@ -163,8 +164,10 @@ def longest_step(path: Path, windows: list[tuple[float, float]]) -> float:
     return longest
 
 
-async def besiege(name: str, running, peers: int, *, steps: Path, seconds: float, rounds: int):
-    """Measure one siege of a running node."""
+async def besiege(
+    name: str, running, peers: int, *, slave, steps: Path, seconds: float, rounds: int
+):
+    """Measure one siege of a running node, which has a slave."""
     address = parsed(running.address)
     pid = running.process.pid
     async with Producer.connect(address) as producer:
@@ -212,7 +215,7 @@ async def besiege(name: str, running, peers: int, *, steps: Path, seconds: float
         puts_ratio=statistics.mean(before) / statistics.mean(under),
         step_before=longest_step(steps, calm),
         step_under=longest_step(steps, sieges),
-        links=log.count('"ha_slave_connected"'),
+        links=slave.log.read_text().count("ha_connected"),
         log_lines=lines,
     )
 
@@ -236,10 +239,10 @@ def measure(
         "master", data, *arguments, file_size="64MiB", module=timed_node.__name__, **settings
     )
     with master as running:
-        slave = node("slave", directory / "slave", "--master", running.ha_address, file_size=None)
-        with slave as copy:
-            copy.wait_for_text("ha_in_step")
-            run = partial(besiege, steps=steps, seconds=seconds, rounds=rounds)
+        started = node("slave", directory / "slave", *SLAVE, running.ha_address, file_size=None)
+        with started as slave:
+            slave.wait_for_text("ha_in_step")
+            run = partial(besiege, slave=slave, steps=steps, seconds=seconds, rounds=rounds)
             return trio.run(run, name, running, peers)
 
 

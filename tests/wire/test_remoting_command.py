@@ -15,7 +15,7 @@ from hastore.errors import FrameTooLargeError, ProtocolError
 from hastore.quantities import read_integer
 from hastore.wire import liberal_json
 from hastore.wire.frame_reader import FrameReader, encode_command
-from hastore.wire.json_header import decode_json_header
+from hastore.wire.json_header import decode_json_header, encode_json_header
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import (
     HEADER_SIZE_MAX,
@@ -159,6 +159,15 @@ def test_a_json_header_needs_only_its_code():
     assert decode_json_header(b'{"code":1,"remark":5}', b"").remark == "5"
 
 
+def test_a_long_header_may_have_any_text():
+    """Braces and brackets of a property's value are no objects and lists."""
+    text = json.dumps({"rows": [[1]] * 2_000, "quote": '"{'})
+    fields = {"i": f"k\x01{text}\x02"}
+    header = encode_json_header(RemotingCommand(code=310, ext_fields=fields))
+    assert len(header) > 8_000
+    assert decode_json_header(header, b"").ext_fields == fields
+
+
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
@@ -171,7 +180,9 @@ def test_a_json_header_needs_only_its_code():
         (b'{"code":1,"extFields":[1]}', "extFields is not a JSON object but list"),
         (b'{"code":1}{', "1 characters after its JSON"),
         (b'{"code":\xff}', "not JSON"),
-        (b"[" * 200_000, "not JSON"),
+        (b"[" * 4_000, "not JSON"),
+        (b"[" * 200_000, "more than 64 objects and lists"),
+        (b'{"code":1,"extFields":{"a":[' + b"[]," * 2_000 + b"[]]}}", "more than 64 objects and"),
         (b'{"code":' + b"1" * 5_000 + b"}", "not JSON"),
     ],
     ids=lambda value: str(value)[:30],

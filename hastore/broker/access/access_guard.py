@@ -276,7 +276,7 @@ class AccessGuard:
 def _is_counted(connection: SignedConnection | None) -> bool:
     """Whether a request without a key is a failed attempt.
 
-    The first few of a connection are one: whoever does not know that a node needs keys asks several
+    The first few of a connection are one: a client that does not know of the keys asks several
     questions at once, and is to learn it from the answers.
     """
     if connection is None:
