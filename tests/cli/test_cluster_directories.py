@@ -157,7 +157,7 @@ async def test_an_adopt_that_the_coordinator_did_not_take_is_finished_by_init(
         await status_once(lambda s: s["nodes"])
         code, _, told = await call("cluster", "init", "--force", "--group", "g1")
         assert code == 0, told
-        await status_once(lambda s: s["leader"])
+        await eventually(lambda: node.role_node.takes_puts)  # it leads before it serves
         assert (await put(node.role_node)).name == "PUT_OK"
 
 
