@@ -10,9 +10,9 @@ refusals and logs them (``QuotaRefusals``).
 
 ``Quota`` is pure: the caller passes the time.
 
-Invariants: a row counts for one owner, the last that has made it; rows that are gone are no more
-than those that a table may have, and are looked for a few at a time, so that no request is long; at
-most OWNERS_MAX owners have a minute.
+Invariants: a row counts for one owner, the last one that made it.  Counted rows that the table no
+longer has are never more than the table may hold; each request looks for a few of them, so that
+none takes long.  The new rows of at most OWNERS_MAX owners are counted by the minute.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 MINUTE_S: Final = 60.0
 OWNERS_MAX: Final = 4_096
-_OWN_LOOKED_AT: Final = 256  # rows of an owner that has too many, for a new one
-_LOOKED_AT: Final = 2  # rows of all owners, a new one: so those that are gone cannot add up
+_OWN_LOOKED_AT: Final = 256  # rows checked when an owner at its limit asks for another
+_LOOKED_AT: Final = 2  # rows of all owners checked for each new row: two, so that stale ones shrink
 
 R = TypeVar("R", bound="Hashable")
 

@@ -142,7 +142,7 @@ def check_adoptable(directory: Path) -> int:
 
 
 def adopt_directory(directory: Path, node_id: int, group: str) -> tuple[Identity, str]:
-    """Make the log that of a node: epoch 1; return who it is, and its token.  Raises DiskError.
+    """Give the log to a node as epoch 1; return the node's identity and token.  Raises DiskError.
 
     The token is recorded before the coordinator has it, as at a start of the node.
     """

@@ -86,7 +86,7 @@ class RebalanceLockManager:
                 try:
                     self._quota.take(owner, key, now)
                 except RequestFailedError as error:
-                    refusal = error  # of new ones: those that the client holds are renewed
+                    refusal = error  # go on: locks that the client already holds are renewed
                     continue
             locks[key] = client_id, now
             locked.append(queue)

@@ -159,7 +159,7 @@ class SlaveSynchronize:
     _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # what the file holds
     _copies: tuple[_Copy, ...] = attrs.field(init=False)
     _deleted: Mapping[str, DeletedTopic] | None = attrs.field(default=None, init=False)  # removed
-    _has_lowered: bool = attrs.field(default=False, init=False)  # what is not on the disk yet
+    _has_lowered: bool = attrs.field(default=False, init=False)  # deletions, not yet on disk
     # The master's delay offsets, and the end that this log must have before they count.
     _waiting: tuple[dict[int, int], int] | None = attrs.field(default=None, init=False)
     _refused: dict[str, str] = attrs.field(factory=dict, init=False)  # by table

@@ -56,7 +56,7 @@ def limit_deleted(deleted: Mapping[str, DeletedTopic], log_end: int) -> Mapping[
 def lower_deleted(
     deleted: Mapping[str, DeletedTopic], others: Mapping[str, DeletedTopic]
 ) -> Mapping[str, DeletedTopic]:
-    """Return deletions without those that ``others`` lack, and no later than theirs."""
+    """Return the deletions that ``others`` have, too; of each topic the one earlier in the log."""
     return {
         topic: min(each, others[topic], key=lambda deletion: deletion.log_offset)
         for topic, each in deleted.items()
