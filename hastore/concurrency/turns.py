@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PARSE_S: Final = 20e-9  # of one byte of JSON: 64 KiB take some 1.2 ms
+HEADER_S: Final = 45e-9  # of one byte of a JSON header: 64 KiB may take some 2.5 ms
 SKIP_S: Final = 1.2e-9  # of one byte that is received and dropped: 64 KiB take some 80 us
 RECEIVE_S: Final = 3.6e-9  # of one byte that is received and kept until its request is there
 _PAUSE: Final = 9  # after each piece, as a multiple of the time that it took

@@ -222,10 +222,8 @@ class FrameReader:
             command = _decode(data, begin, header_word, body_begin)
             command.size_fault = sizes.fault(command, header_size, end - body_begin)
         if command.size_fault is not None:
-            there = min(end, len(data))
-            self._skip = end - there
+            self._skip = max(end - len(data), 0)
             self._end_frame(begin, end)
-            self._position = there
             self._head = command
             return self._next_command()
         if len(data) < end:
@@ -238,7 +236,10 @@ class FrameReader:
 
     def _end_frame(self, begin: int, end: int) -> None:
         self._head = None
-        self._position = end
+        if end < len(self._data):
+            self._position = end
+        else:  # a body of megabytes is not kept beside the command that has it
+            self._data, self._position = b"", 0
         self.frame_size = size = end - begin
         self.consumed += size
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import attrs
 
@@ -63,7 +63,7 @@ class RemotingCommand:
     serialize_type: SerializeType = SerializeType.JSON
     # Why its size is not allowed (``request_sizes``): its body was skipped, and it is refused.
     size_fault: str | None = None
-    # What ``content_of`` has read of the body, or the error: a body is not parsed twice.
+    # What ``content_of`` has read of the body, or what is wrong: a body is not parsed twice.
     content: Any = attrs.field(default=None, init=False, eq=False, repr=False)
 
     @property
@@ -96,18 +96,29 @@ class RemotingCommand:
         )
 
 
+@final
+@attrs.frozen
+class _Fault:
+    """Why a body cannot be read."""
+
+    text: str
+
+
 def content_of(request: RemotingCommand, read: Callable[[bytes], Pieces[T]]) -> Pieces[T]:
     """Return what ``read`` makes of a request's body, which it reads once.
 
     Raises ProtocolError, each time.
     """
+    if isinstance(request.content, _Fault):
+        raise ProtocolError(request.content.text)
     if request.content is None:
         try:
             request.content = yield from read(request.body)
         except ProtocolError as error:
-            request.content = error.with_traceback(None)
-    if isinstance(request.content, ProtocolError):
-        raise request.content
+            # Not the error itself: its traceback would lead back to the request, and so keep the
+            # body in memory until the garbage collector finds the cycle.
+            request.content = _Fault(str(error))
+            raise
     content: T = request.content
     return content
 

@@ -261,6 +261,7 @@ LOCKS = encode_command(
     RemotingCommand(code=41, body=b'{"consumerGroup":"g","clientId":"c","mqSet":[%b]}' % LOCKED)
 )
 HEADER = frame(0, b'{"code":907,"extFields":{"a":[' + b"[]," * 21_000 + b"[]]}}")
+BRACKETS = frame(0, b'{"code":907,"extFields":{' + b'"a":"[",' * 7_900 + b'"a":""}}')
 
 PULLS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("pull ")]
 CLAIMS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("claims")]
@@ -279,6 +280,7 @@ SIEGES = {
     "1 MiB of locks": Kind(run=over_and_over(LOCKS), peers=8),
     "64 KiB of JSON": Kind(run=over_and_over(JSON_64_KIB), peers=8),
     "headers of 64 KiB": Kind(run=over_and_over(HEADER), peers=8),
+    "brackets in headers": Kind(run=over_and_over(BRACKETS), peers=8),
     "headers that claim 4 GiB": Kind(run=again_and_again(CLAIMS, at_ha=False), peers=20),
     "wild offsets in pulls": Kind(run=again_and_again(PULLS, at_ha=False), peers=20),
     "http at the HA port": Kind(run=again_and_again([NOT_OURS["http"]], at_ha=True), peers=20),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import struct
+import sys
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -16,11 +19,13 @@ from hastore.quantities import read_integer
 from hastore.wire import liberal_json
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.json_header import decode_json_header, encode_json_header
+from hastore.wire.pieces import at_once
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import (
     HEADER_SIZE_MAX,
     RemotingCommand,
     boolean_field,
+    content_of,
     frame,
     integer_field,
     required_text_field,
@@ -161,11 +166,60 @@ def test_a_json_header_needs_only_its_code():
 
 def test_a_long_header_may_have_any_text():
     """Braces and brackets of a property's value are no objects and lists."""
-    text = json.dumps({"rows": [[1]] * 2_000, "quote": '"{'})
+    text = json.dumps({"rows": [[1]] * 2_000, "quote": '"{', "path": "\\\\", "last": "\\"})
     fields = {"i": f"k\x01{text}\x02"}
     header = encode_json_header(RemotingCommand(code=310, ext_fields=fields))
     assert len(header) > 8_000
     assert decode_json_header(header, b"").ext_fields == fields
+
+
+def test_a_long_header_of_few_objects_ends_where_its_text_does():
+    """A quote behind an even number of backslashes ends a text; lists behind it count."""
+    lists = b"[]," * 70 + b"[]"
+    for slashes in range(5):
+        text = b"x" * 5_000 + b"\\\\" * slashes
+        header = b'{"code":1,"extFields":{"a":"' + text + b'","b":[' + lists + b"]}}"
+        with pytest.raises(ProtocolError, match="more than 64 objects and lists"):
+            decode_json_header(header, b"")
+        header = b'{"code":1,"extFields":{"a":"' + text + b'\\",' + lists + b'"}}'
+        assert decode_json_header(header, b"").code == 1
+
+
+def test_a_body_that_cannot_be_read_is_not_kept():
+    """Bodies of megabytes waited for the garbage collector: the error led back to its request."""
+
+    def read(body):
+        yield 0
+        raise ProtocolError(f"{len(body)} bytes are not a request")
+
+    body = b"x" * 5_000
+    gc.disable()
+    try:
+        for _ in range(3):
+            request = RemotingCommand(code=41, body=body)
+            for _ in range(2):
+                with pytest.raises(ProtocolError, match="5000 bytes are not a request"):
+                    at_once(content_of(request, read))
+            del request
+        assert sys.getrefcount(body) == 2
+    finally:
+        gc.enable()
+
+
+def test_the_bytes_of_a_body_are_kept_once():
+    """By its command alone, once no other frame follows."""
+    frames = encode_command(RemotingCommand(code=10, body=bytes(MIB)))
+    reader = FrameReader(2 * MIB)
+    tracemalloc.start()
+    try:
+        for begin in range(0, len(frames), 65_536):
+            assert reader.next_command() is None
+            reader.feed(frames[begin : begin + 65_536])
+        command = reader.next_command()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(command.body) == MIB < kept < 1.5 * MIB
 
 
 @pytest.mark.parametrize(

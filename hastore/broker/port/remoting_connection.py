@@ -39,7 +39,7 @@ from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.concurrency.peers import peer_key
 from hastore.concurrency.port_limits import PROOF_S
 from hastore.concurrency.tcp import bound_address
-from hastore.concurrency.turns import PARSE_S, RECEIVE_S, SKIP_S
+from hastore.concurrency.turns import HEADER_S, RECEIVE_S, SKIP_S
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     AccessDeniedError,
@@ -310,7 +310,7 @@ class RemotingConnection:
     async def _rest(self, reader: FrameReader) -> None:
         """Pause after a large request that is not a put, for what receiving it has cost."""
         if reader.header_size > TURN_SIZE:
-            await self.processors.reading.rest(reader.header_size * PARSE_S)
+            await self.processors.reading.rest(reader.header_size * HEADER_S)
         else:
             await self.processors.skipping.rest(reader.frame_size * RECEIVE_S)
 
