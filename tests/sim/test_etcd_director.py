@@ -167,6 +167,31 @@ def test_an_election_keeps_the_members_that_stand(says, why, members_min, is_fou
     with_director(check)
 
 
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_an_election_that_was_asked_for_long_ago_may_leave_out_who_has_stood_since(is_slow):
+    """Its request was under way for longer than the other node needed (seed 3472)."""
+
+    def check(director):
+        election = director.model.state.revision + 1
+        write(director, state(), None, published(THREE, election=election))
+        director.model.applied_at[election] = trio.current_time() - 2
+        director.roles[2] = SimpleNamespace(view=SimpleNamespace(revision=election))
+        assert director.state.epoch == 5
+        record = EpochRecord(epoch=6, master_id=2, former_id=1, end=0, why="election", at_ms=0)
+        director.model.state.commit([], [Put(director.keys.history(6), record.encode())])
+        elected = write(director, state(6, TWO, members=(ONE, TWO)), leader(TWO, 6))
+        director.model.applied_at[elected] = trio.current_time()
+        director.client_of("node-2").slow_at = trio.current_time() - (0 if is_slow else 1)
+        assert director.state.epoch == 6
+        if is_slow:
+            director.check_step()
+        else:
+            with pytest.raises(ViolationError, match=LEFT_OUT):
+                director.check_step()
+
+    with_director(check)
+
+
 REPAIRED = Unverified(begin=0, end=9, why="repaired")
 
 

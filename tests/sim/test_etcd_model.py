@@ -77,11 +77,13 @@ async def test_a_slow_answer_is_awaited_up_to_the_timeout(
     slow.faults = LinkFaults(delay_s=(0.9, 0.9))
     await put(slow, "/k")
     assert trio.current_time() == pytest.approx(1.8)
+    assert slow.slow_at == pytest.approx(0.9)
     slow.faults = LinkFaults(delay_s=(1.1, 1.1))
     with pytest.raises(CoordinatorUnreachableError):
         await put(slow, "/l")
     slow.heal()
     assert "/l" in (await slow.read("/")).items
+    assert slow.slow_at == pytest.approx(2.9)
 
 
 async def test_a_late_transaction_is_done_after_its_sender_has_read_back(

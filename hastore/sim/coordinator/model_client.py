@@ -113,6 +113,8 @@ class ModelClient:
     timeout_s: float  # for an answer, and for signs of life of a watch
     faults: LinkFaults = attrs.field(factory=LinkFaults, init=False)
     late_count: int = attrs.field(default=0, init=False)  # transactions that were late, or will be
+    # When the last request arrived that had been sent while a fault lasted.
+    slow_at: float = attrs.field(default=-math.inf, init=False)
     _cut_at: float | None = attrs.field(default=None, init=False)
     # What a deposed leader believes to be alive, None: the true one answers.
     _believed: dict[int, float] | None = attrs.field(default=None, init=False)
@@ -205,15 +207,19 @@ class ModelClient:
             arrives_at = now + self.timeout_s + choices.uniform(*faults.late_s)
             self.model.do_at(arrives_at, lambda: self._arrives_late(act))
             return
-        self.model.do_at(arrives_at, lambda: self._arrives(call, act))
+        is_slow = faults != LinkFaults()
+        self.model.do_at(arrives_at, lambda: self._arrives(call, act, is_slow=is_slow))
 
     def _arrives_late(self, act: Callable[[], object]) -> None:
         """Do what somebody asked for who has given up; nothing stops it any more."""
+        self.slow_at = trio.current_time()
         self.model.take(act)
 
-    def _arrives(self, call: _Call, act: Callable[[], object]) -> None:
+    def _arrives(self, call: _Call, act: Callable[[], object], *, is_slow: bool) -> None:
         if self._cut_at is not None:
             return
+        if is_slow:
+            self.slow_at = trio.current_time()
         choices, faults = self.model.choices, self.faults
         answer = self.model.take(act)
         wall_s = self.model.wall_s()

@@ -355,15 +355,18 @@ class EtcdDirector:
     def _check_kept_members(self, former: GroupState) -> None:
         """Note that an election has left a member out of the set that stood in it.
 
-        Only where the winner must have known: its way to etcd was well.  A person who accepts a
-        loss names one member alone.
+        Only where the winner must have known: its way to etcd was well, also when it asked to be
+        elected.  A person who accepts a loss names one member alone.
         """
         state, election, winner = self._state, former.revision, self._state.master
-        if winner is None or self._is_restored or self.client_of(f"node-{winner}").is_troubled:
+        if winner is None or self._is_restored:
+            return
+        now, seen, view = trio.current_time(), self.roles[winner].view, self.view
+        client, elected_at = self.client_of(f"node-{winner}"), self.model.applied_at
+        if client.is_troubled or client.slow_at >= elected_at.get(state.revision, now):
             return
         if self._why_began(state.epoch) != "election":
             return
-        now, seen, view = trio.current_time(), self.roles[winner].view, self.view
         for node_id, named in former.members.items():
             item = self.model.state.items.get(self.keys.member(node_id))
             member = view.members.get(node_id)
