@@ -5,8 +5,9 @@ So an owner can fill its own part of a table only.  A row counts for the
 owner whose request made it, while the table has it.  Rows that an administrator made, that were
 read from a file or copied from a master have no owner: counts begin with the process.
 
-A consumer commits its offsets one-way, so no answer says that one was refused: the node counts the
-refusals and logs them (``QuotaRefusals``).
+A consumer commits its offsets one-way, or with a pull, so no answer says that one was refused: the
+node counts the refusals and logs them (``QuotaRefusals``).  A table that is full is refused and
+counted likewise: its limit is the quota of all owners together.
 
 ``Quota`` is pure: the caller passes the time.
 
@@ -39,6 +40,13 @@ _LOOKED_AT: Final = 2  # rows of all owners checked for each new row: two, so th
 R = TypeVar("R", bound="Hashable")
 
 _log = logger("remoting")
+
+
+def table_full(name: str, text: str) -> QuotaUsedUpError:
+    """Return the error for a table without room for any owner; ``name`` is its limit's."""
+    return QuotaUsedUpError(
+        text, code=ResponseCode.SYSTEM_ERROR, quota=name, owner="all owners together"
+    )
 
 
 @attrs.define
@@ -154,7 +162,8 @@ class Quota(Generic[R]):
 class QuotaRefusals:
     """The requests that a node has refused because a quota was used up."""
 
-    counts: Counter[str] = attrs.field(factory=Counter, init=False)  # by the setting's name
+    # By the name of the setting, or of a table's limit.
+    counts: Counter[str] = attrs.field(factory=Counter, init=False)
     _refusal_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "quota_used_up"), init=False)
 
     def record(self, peer: tuple[str, int], error: QuotaUsedUpError) -> None:

@@ -167,11 +167,11 @@ def test_a_used_up_quota_of_locks_lets_those_that_are_held_be_renewed():
     """In whatever order a request names them; a minute later nobody else has one of them."""
     locks = rebalance_lock_manager.RebalanceLockManager(3)
     queues = [rebalance_lock_manager.MessageQueue("T", "b", number) for number in range(5)]
-    assert locks.lock("g", queues[1:4], "c", 0, "x") == queues[1:4]
-    assert locks.lock("g", queues, "c", 50, "x") == queues[1:4]
-    assert locks.lock("g", queues[1:4], "d", 70, "y") == []
-    with pytest.raises(RequestFailedError, match="locks_per_owner_max"):
-        locks.lock("g", queues[:1], "c", 70, "x")
+    assert locks.lock("g", queues[1:4], "c", 0, "x") == (queues[1:4], None)
+    held, refusal = locks.lock("g", queues, "c", 50, "x")
+    assert (held, refusal.quota) == (queues[1:4], "locks_per_owner_max")
+    assert locks.lock("g", queues[1:4], "d", 70, "y") == ([], None)
+    assert locks.lock("g", queues[:1], "c", 70, "x")[0] == []
     locks.unlock("g", queues[2:4], "c")
     assert locks._quota.count("x") == 1
 
@@ -228,10 +228,10 @@ async def ask(client, request, key):
 
 
 @contextlib.asynccontextmanager
-async def served(config=QUOTAS, *, access=ACCESS):
+async def served(config=QUOTAS, *, access=ACCESS, target=None):
     """Serve the tables, and connect two clients."""
     async with (
-        serving(InMemoryTarget(), config, access=access) as (server, address),
+        serving(target or InMemoryTarget(), config, access=access) as (server, address),
         raw_client(address) as one,
         raw_client(address) as two,
     ):
@@ -430,9 +430,12 @@ async def test_locks_have_a_quota(mock_clock):
             return response.remark
         return len(json.loads(response.body)["lockOKMQSet"])
 
-    async with served(attrs.evolve(QUOTAS, locks_per_owner_max=2)) as (_, greedy, honest):
+    target = InMemoryTarget()
+    config = attrs.evolve(QUOTAS, locks_per_owner_max=2)
+    async with served(config, target=target) as (_, greedy, honest):
         assert await locked(greedy, lock(0, 1, 2), GREEDY) == 2
         assert await locked(greedy, lock(0, 1), GREEDY) == 2
+        assert target.quota_refusals.counts == {"locks_per_owner_max": 1}, "beside those renewed"
         assert await locked(greedy, lock(3), GREEDY) == (
             "quota [remoting] locks_per_owner_max: access key the-user has made 2 locks of queues,"
             " the most that one may have"
@@ -443,6 +446,64 @@ async def test_locks_have_a_quota(mock_clock):
         assert await locked(greedy, lock(3), GREEDY) == 1
         mock_clock.jump(rebalance_lock_manager.LOCK_LAPSE_S + 1)
         assert await locked(greedy, lock(4, 5), GREEDY) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "table_max", "quota"),
+    [
+        ({"offsets_per_owner_max": 1}, None, "offsets_per_owner_max"),
+        ({"topics_per_owner_max": 1}, None, "topics_per_owner_max"),
+        ({}, (consumer_offset_manager, "KEYS_MAX"), "offset_keys_max"),
+        ({}, (consumer_offset_manager, "OFFSETS_MAX"), "offsets_max"),
+        ({}, (subscription_group_manager, "GROUPS_MAX"), "groups_max"),
+        ({}, (topic_config_manager, "TOPICS_MAX"), "topics_max"),
+    ],
+)
+async def test_a_pull_is_answered_though_its_commit_is_refused(
+    tmp_path, monkeypatch, changes, table_max, quota
+):
+    """By a quota, or by a full table: the messages come, and the refusal is counted and logged."""
+    config = attrs.evolve(master_config(tmp_path), remoting=RemotingConfig(**changes))
+    async with hastore.open_master(config) as master, raw_client(master.address) as client:
+        assert (await ask(client, send_command(topic="orders"), GREEDY))[0] == 0
+        if quota == "offsets_per_owner_max":
+            assert (await ask(client, commit("known"), GREEDY))[0] == 0
+        if table_max is not None:
+            monkeypatch.setattr(*table_max, 0)
+        pull = pull_command(
+            7, topic="orders", group="g", commit_offset=0, suspend_timeout_ms=60_000
+        )
+        answer = await client.ask(signed(pull, GREEDY))
+        assert (answer.code, b"body" in answer.body) == (0, True), answer.remark
+        offset = RemotingCommand(
+            code=14, ext_fields={"consumerGroup": "g", "topic": "orders", "queueId": "0"}
+        )
+        assert (await client.ask(signed(offset, GREEDY))).ext_fields == {"offset": "0"}
+        groups = await client.ask(signed(RemotingCommand(code=201), ADMIN_KEY))
+        assert "g" not in json.loads(groups.body)["subscriptionGroupTable"]
+        assert master.status().quota_refusals == {quota: 1}
+
+
+async def test_a_refused_send_back_makes_nothing(tmp_path):
+    """Not the group whose retry topic finds no room; and the group keeps its member."""
+    remoting = RemotingConfig(topics_per_owner_max=1)
+    config = attrs.evolve(master_config(tmp_path), remoting=remoting)
+    async with hastore.open_master(config) as master, raw_client(master.address) as client:
+        sent = await client.ask(signed(send_command(topic="orders"), GREEDY))
+        offset = int(sent.ext_fields["msgId"][16:], 16)
+        assert (await ask(client, heartbeat("g"), GREEDY))[0] == 0
+        for delay_level in ("0", "-1"):
+            fields = {"group": "g", "offset": str(offset), "originTopic": "orders"}
+            back = RemotingCommand(code=36, ext_fields=fields | {"delayLevel": delay_level})
+            code, text = await ask(client, back, GREEDY)
+            assert (code, "topics_per_owner_max" in text) == (1, True), text
+            groups = await client.ask(signed(RemotingCommand(code=201), ADMIN_KEY))
+            assert json.loads(groups.body)["subscriptionGroupTable"] == {}
+            assert (await ask(client, heartbeat("g"), GREEDY))[0] == 0
+            members = RemotingCommand(code=38, ext_fields={"consumerGroup": "g"})
+            answer = await client.ask(signed(members, GREEDY))
+            assert json.loads(answer.body) == {"consumerIdList": ["c"]}
+        assert master.status().quota_refusals == {"topics_per_owner_max": 2}
 
 
 async def test_held_pulls_have_a_quota(tmp_path):

@@ -261,20 +261,26 @@ class BrokerData:
         What is new counts for the quotas of ``owner``, if there is one.  A slave makes no topics.
         Raises RequestFailedError for a full table or quota, and has then made none of the three.
         """
-        retry_topic, retry_queue_nums = None, 0
         self.offsets.check(group, topic, queue_id, owner)
-        is_new = group not in self.groups.groups
-        if is_new:
-            self.groups.check(group, owner)
+        if group not in self.groups.groups:
             retry_queue_nums = self.groups.find(group).retry_queue_nums
-            if retry_queue_nums and not is_slave:
-                retry_topic = RETRY_TOPIC_PREFIX + group
-                self.topics.check(retry_topic, owner)
+            has_retries = retry_queue_nums and not is_slave
+            retry_topic = RETRY_TOPIC_PREFIX + group if has_retries else None
+            self.keep_group(group, retry_topic, retry_queue_nums, owner)
         self.offsets.commit(group, topic, queue_id, offset, owner)
-        if is_new:
-            self.groups.register(group, owner)
-        if retry_topic is not None:
-            self.topics.make_for_group(retry_topic, retry_queue_nums, owner)
+
+    def keep_group(self, group: str, topic: str | None, queue_nums: int, owner: str | None) -> None:
+        """Make what is missing of a group and its retry or dead-letter topic, for ``owner``.
+
+        Raises RequestFailedError for a full table or quota, and has then made neither.
+        """
+        if group not in self.groups.groups:
+            self.groups.check(group, owner)
+        if topic is not None:
+            self.topics.check(topic, owner)
+        self.groups.register(group, owner)
+        if topic is not None:
+            self.topics.make_for_group(topic, queue_nums, owner)
 
     def limit_offsets(self, queue_end: Callable[[str, int], int]) -> None:
         """Lower consumer offsets to the ends of their queues, when this node becomes a master.

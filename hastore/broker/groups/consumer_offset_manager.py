@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from hastore.broker.groups.topic_config_manager import read_table
+from hastore.broker.quotas import table_full
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.trace import logger
 from hastore.wire.config_tables import QUEUE_NUMS_MAX, DataVersion
@@ -99,14 +100,14 @@ class ConsumerOffsetManager:
         if queues is None:
             if len(self.offsets) >= KEYS_MAX:
                 msg = f"this broker keeps offsets of at most {KEYS_MAX} pairs of topic and group"
-                raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+                raise table_full("offset_keys_max", msg)
             if owner is not None and self.key_quota is not None:
                 self.key_quota.check(owner, key, trio.current_time())
         elif queue_id in queues:
             return
         if self._count >= OFFSETS_MAX:
             msg = f"this broker keeps at most {OFFSETS_MAX} consumer offsets"
-            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+            raise table_full("offsets_max", msg)
         if owner is not None and self.offset_quota is not None:
             self.offset_quota.check(owner, (key, queue_id), trio.current_time())
 

@@ -25,7 +25,7 @@ import trio
 from hastore.broker.groups.consumer_manager import CONNECTED_MAX
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
 from hastore.broker.groups.subscription_group_manager import group_fault
-from hastore.broker.quotas import Quota
+from hastore.broker.quotas import Quota, table_full
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
 from hastore.wire import liberal_json
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
+    from hastore.errors import QuotaUsedUpError
     from hastore.wire.pieces import Pieces
     from hastore.wire.remoting_command import RemotingCommand
 
@@ -124,7 +125,7 @@ class ConsumerProcessors:
             return
         if len(self.consumers.groups) >= CONNECTED_MAX:
             msg = f"consumers of {CONNECTED_MAX} groups are connected, the most that may be"
-            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+            raise table_full("connected_groups_max", msg)
         self._quota.take(client.owner, name, trio.current_time())
         self._arriving.add(name)
 
@@ -211,22 +212,24 @@ class ConsumerProcessors:
         """Lock queues for a client that consumes in order."""
         wanted = yield from content_of(request, read_lock_request)
         held: list[MessageQueue] = []
-        refusal = None
+        refusal: QuotaUsedUpError | None = None
         for number, queues in enumerate(wanted.some_queues()):
             if number:
                 yield 0
-            now = trio.current_time()
-            try:
-                held += self.locks.lock(wanted.group, queues, wanted.client_id, now, client.owner)
-            except RequestFailedError as error:
-                refusal = error
-        if refusal is not None and not held:
-            raise refusal
-        locked = [
+            now, client_id = trio.current_time(), wanted.client_id
+            locked, refused = self.locks.lock(wanted.group, queues, client_id, now, client.owner)
+            held += locked
+            refusal = refusal or refused
+        if refusal is not None:
+            if not held:
+                raise refusal
+            # The answer names the locks that were renewed; which ones were refused it cannot say.
+            self.target.quota_refusals.record(client.peer, refusal)
+        rows = [
             {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
             for queue in held
         ]
-        body = yield from liberal_json.dumps_in_pieces({"lockOKMQSet": locked})
+        body = yield from liberal_json.dumps_in_pieces({"lockOKMQSet": rows})
         return request.response(ResponseCode.SUCCESS, body=body)
 
     def unlock(self, request: RemotingCommand) -> Pieces[RemotingCommand]:

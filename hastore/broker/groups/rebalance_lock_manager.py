@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
-from hastore.broker.quotas import Quota
-from hastore.errors import RequestFailedError
+from hastore.broker.quotas import Quota, table_full
+from hastore.errors import QuotaUsedUpError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,14 +60,15 @@ class RebalanceLockManager:
         client_id: str,
         now: float,
         owner: str | None = None,
-    ) -> list[MessageQueue]:
-        """Lock or renew; return the queues that the client now holds.
+    ) -> tuple[list[MessageQueue], QuotaUsedUpError | None]:
+        """Lock or renew; return the queues that the client now holds, and the first refusal.
 
-        New locks count for the quota of ``owner``.  Raises RequestFailedError if it is used up and
-        the client holds none of the queues.
+        New locks count for the quota of ``owner``.  A refusal says that the quota, or the table,
+        had no room for a lock; locks that the client already holds are renewed nevertheless.
         """
         locks = self._locks
-        refusal = None
+        refusal: QuotaUsedUpError | None = None
+        is_used_up = False  # the quota, which is asked no further
         self._now = now
         if len(locks) >= LOCKS_MAX and now - self._dropped >= _DROP_INTERVAL_S:
             self._dropped = now
@@ -79,20 +80,20 @@ class RebalanceLockManager:
             if holder not in {None, client_id} and now - renewed <= LOCK_LAPSE_S:
                 continue
             if holder is None and len(locks) >= LOCKS_MAX:
+                msg = f"this broker already has {LOCKS_MAX} locks of queues, the most it keeps"
+                refusal = refusal or table_full("locks_max", msg)
                 continue
             if owner is not None and holder != client_id:
-                if refusal is not None:
+                if is_used_up:
                     continue
                 try:
                     self._quota.take(owner, key, now)
-                except RequestFailedError as error:
-                    refusal = error  # go on: locks that the client already holds are renewed
+                except QuotaUsedUpError as error:
+                    refusal, is_used_up = refusal or error, True
                     continue
             locks[key] = client_id, now
             locked.append(queue)
-        if refusal is not None and not locked:
-            raise refusal
-        return locked
+        return locked, refusal
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Release those of the locks that the client holds."""

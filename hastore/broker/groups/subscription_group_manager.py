@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from hastore.broker.groups.topic_config_manager import read_table
+from hastore.broker.quotas import table_full
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
 from hastore.trace import logger
@@ -91,10 +92,11 @@ class SubscriptionGroupManager:
     def check(self, group: str, owner: str | None = None) -> None:
         """Raise RequestFailedError for a bad name, a full table or a used-up quota of ``owner``."""
         fault = group_fault(group)
-        if fault is None and group not in self.groups and len(self.groups) >= GROUPS_MAX:
-            fault = f"this broker already has {GROUPS_MAX} groups, the most it keeps"
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        if group not in self.groups and len(self.groups) >= GROUPS_MAX:
+            msg = f"this broker already has {GROUPS_MAX} groups, the most it keeps"
+            raise table_full("groups_max", msg)
         if owner is not None and self.quota is not None:
             self.quota.check(owner, group, trio.current_time())
 

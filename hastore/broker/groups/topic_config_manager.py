@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
+from hastore.broker.quotas import table_full
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.store.queue.deleted_topics import limit_deleted
 from hastore.topic import (
@@ -130,10 +131,11 @@ class TopicConfigManager:
         A topic that exists counts for no quota.
         """
         fault, is_new = topic_fault(topic), topic not in self.topics
-        if fault is None and is_new and len(self.topics) >= TOPICS_MAX:
-            fault = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        if is_new and len(self.topics) >= TOPICS_MAX:
+            msg = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
+            raise table_full("topics_max", msg)
         if is_new and owner is not None and self.quota is not None:
             self.quota.check(owner, topic, trio.current_time())
 

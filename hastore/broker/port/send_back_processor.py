@@ -76,7 +76,7 @@ class SendBackProcessor:
         if not self.data.groups.find(name).retry_queue_nums:
             return request.response(ResponseCode.SUCCESS)  # the group has no retries
         place = await self.by_offset.find(request)
-        group = self.data.groups.register(name, client.owner)
+        group = self.data.groups.find(name)
         delay_level = integer_field(fields, "delayLevel", 0)
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
         put = await self._put_again(place, group, delay_level, times_max, client.owner)
@@ -120,11 +120,11 @@ class SendBackProcessor:
         properties.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
         if stored.reconsume_times >= times_max or delay_level < 0:
             topic = DLQ_TOPIC_PREFIX + group.group
-            self.data.topics.make_for_group(topic, _DLQ_QUEUE_NUMS, owner)
+            self.data.keep_group(group.group, topic, _DLQ_QUEUE_NUMS, owner)
         else:
             topic = RETRY_TOPIC_PREFIX + group.group
             queue_nums = group.retry_queue_nums or RETRY_QUEUE_NUMS
-            self.data.topics.make_for_group(topic, queue_nums, owner)
+            self.data.keep_group(group.group, topic, queue_nums, owner)
             level = delay_level or FIRST_RETRY_LEVEL + stored.reconsume_times
             properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
         return Message(

@@ -27,6 +27,9 @@ changed meanwhile.
 
 A pull that waits when its topic is deleted is answered TOPIC_NOT_EXIST at once.
 
+A pull's commit is refused alone where a quota is used up: the pull is answered.  RocketMQ's has no
+limit of offsets that could fail a pull, so stock clients would take the error for the queue's.
+
 Invariant: an answer has the offset to continue at, whatever its code; but for a refusal.
 """
 
@@ -41,7 +44,7 @@ import trio
 
 from hastore.broker.pulls.pull_request_hold_service import HeldPull, PullRequestHoldService
 from hastore.broker.reply import FileRange, Later, ZeroCopyReply
-from hastore.errors import RequestFailedError
+from hastore.errors import QuotaUsedUpError, RequestFailedError
 from hastore.status import BrokerRole, GetMessageStatus
 from hastore.store.log.cold_read import is_cold
 from hastore.store.record.message_filter import TagFilter
@@ -169,7 +172,7 @@ class PullMessageProcessor:
             None if self.guard is None else self.guard.account_of(command),
         )
         self._check_topic(request)
-        self._commit(request, client.owner_of_offsets)
+        self._commit(request, client)
         result = await self._get(asked, request.queue_offset)
         code = self._code(result.status, request.queue_offset)
         if code is _NOT_FOUND and request.suspend_timeout_ms and not command.is_one_way:
@@ -226,16 +229,20 @@ class PullMessageProcessor:
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         return expression
 
-    def _commit(self, request: PullRequest, owner: str | None) -> None:
-        if request.commit_offset is not None and self.target.role is not BrokerRole.SLAVE:
+    def _commit(self, request: PullRequest, client: ClientConnection) -> None:
+        if request.commit_offset is None or self.target.role is BrokerRole.SLAVE:
+            return
+        try:
             self.data.commit(
                 request.group,
                 request.topic,
                 request.queue_id,
                 request.commit_offset,
-                owner,
+                client.owner_of_offsets,
                 is_slave=False,
             )
+        except QuotaUsedUpError as error:
+            self.target.quota_refusals.record(client.peer, error)
 
     # -- reading ---------------------------------------------------------------------------------
 
