@@ -47,6 +47,12 @@ def topic_fault(topic: str) -> str | None:
     return None
 
 
+def group_of(topic: str) -> str | None:
+    """Return the group that a retry or dead-letter topic belongs to; None for other topics."""
+    prefix = next(filter(topic.startswith, GROUP_TOPIC_PREFIXES), None)
+    return None if prefix is None else topic.removeprefix(prefix)
+
+
 def is_system_topic(
     topic: str, *, cluster: str | None = None, broker_name: str | None = None
 ) -> bool:

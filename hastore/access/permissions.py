@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.topic import DEFAULT_TOPIC, DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
+from hastore.topic import DEFAULT_TOPIC, SCHEDULE_TOPIC, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +114,7 @@ class Account:
             return self._why_group(need.name)
         if need.name in self.topics:
             return f"topicPerms {need.name}={self.topics[need.name].text}"
-        group = _group_of(need.name)
+        group = group_of(need.name)
         if group is not None:
             return f"the topic of group {group}: {self._why_group(group)}"
         if _is_system(need.name):
@@ -134,7 +134,7 @@ class Account:
         named = self.topics.get(need.name)
         if named is not None:
             return named
-        group = _group_of(need.name)
+        group = group_of(need.name)
         if group is not None:
             has_group = SUB in self.groups.get(group, self.default_group)
             return PUB | SUB if has_group else DENY
@@ -149,14 +149,6 @@ class Account:
         address = ipaddress.ip_address(host.partition("%")[0])
         address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in self.networks)
-
-
-def _group_of(topic: str) -> str | None:
-    """Return the group whose retry or dead-letter topic this is."""
-    for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
-        if topic.startswith(prefix):
-            return topic.removeprefix(prefix)
-    return None
 
 
 def _is_system(topic: str) -> bool:

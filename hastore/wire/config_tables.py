@@ -3,14 +3,15 @@
 ::
 
     topics.json               {"dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": ms},
-                               "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...}},
+                               "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...,
+                                                          "autoCreated": true}},
                                "deletedTopics": {"U": {"logOffset": 4096, "nextOffsets": {"0": 7}}}}
     subscriptionGroup.json    {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}},
                                "deletedGroups": {"h": ms}}
 
 Fields of an entry that hastore does not know are kept unchanged.  Source: RocketMQ 4.9.8
-``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.  The tables of what was deleted are
-hastore's; RocketMQ ignores them.
+``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.  The tables of what was deleted and
+``autoCreated``, which is left out where it is false, are hastore's; RocketMQ ignores them.
 
 Invariant: ``from_dict(x.to_dict()) == x``; bad JSON values raise ProtocolError and nothing else.
 """
@@ -46,6 +47,8 @@ GROUP_ONLY: Final = "groupOnly"
 # Names of hastore's tables of what was deleted.
 DELETED_TOPICS: Final = "deletedTopics"
 DELETED_GROUPS: Final = "deletedGroups"
+# hastore's field of a topic.
+AUTO_CREATED: Final = "autoCreated"
 _SINGLE_TAG: Final = "SINGLE_TAG"
 
 
@@ -98,6 +101,7 @@ class TopicConfig:
     topic_filter_type: str = _SINGLE_TAG
     topic_sys_flag: int = 0
     order: bool = False
+    auto_created: bool = False  # for a client, so that it may be forgotten while it is not used
     other_fields: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
@@ -114,6 +118,7 @@ class TopicConfig:
         """Return the JSON object, unknown fields included."""
         return {
             **self.other_fields,
+            **({AUTO_CREATED: True} if self.auto_created else {}),
             "order": self.order,
             "perm": self.perm,
             "readQueueNums": self.read_queue_nums,
@@ -134,14 +139,15 @@ class TopicConfig:
             topic_filter_type=text_field(value, "topicFilterType") or _SINGLE_TAG,
             topic_sys_flag=integer_field(value, "topicSysFlag", 0),
             order=boolean_field(value, "order"),
+            auto_created=boolean_field(value, AUTO_CREATED),
             other_fields=_others(value, _TOPIC_FIELDS),
         )
 
 
 _TOPIC_FIELDS: Final = frozenset(
     {
-        "order", "perm", "readQueueNums", "topicFilterType", "topicName", "topicSysFlag",
-        "writeQueueNums",
+        AUTO_CREATED, "order", "perm", "readQueueNums", "topicFilterType", "topicName",
+        "topicSysFlag", "writeQueueNums",
     }
 )  # fmt: skip
 

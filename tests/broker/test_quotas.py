@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -14,6 +15,7 @@ from hastore.broker.groups import (
     consumer_manager,
     consumer_offset_manager,
     rebalance_lock_manager,
+    slave_synchronize,
     subscription_group_manager,
     topic_config_manager,
 )
@@ -21,7 +23,7 @@ from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.broker.observe.metrics_text import metrics_text
 from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
-from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
+from hastore.config import AccessConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
@@ -33,6 +35,7 @@ from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import pull_command
+from tests.support.waiting import eventually
 
 # The user's key may have any group and topic.
 ACCOUNTS = f"""\
@@ -548,3 +551,159 @@ async def test_a_key_that_fills_the_tables_keeps_no_one_out(tmp_path):
             assert (await ask(honest, commit("billing"), HONEST))[0] == 0
             groups = await honest.ask(signed(RemotingCommand(code=201), HONEST))
             assert list(json.loads(groups.body)["subscriptionGroupTable"]) == ["billing"]
+
+
+# -- topics that are not used ----------------------------------------------------------------------
+
+FULL = 6  # topics
+EMPTY_STORE = SimpleNamespace(
+    consume_queues=(),
+    config=StoreConfig(data_dir="unused"),
+    commit_log=SimpleNamespace(next_queue_offsets=lambda _topic: {}),
+)
+
+
+def without_message(topic):
+    """Return a message that makes its topic and is refused then."""
+    return send_command(topic=topic, properties={"long": "x" * 40_000})
+
+
+def delayed(topic):
+    return send_command(topic=topic, properties={"DELAY": "18"})
+
+
+@pytest.fixture
+def small_table(monkeypatch):
+    """Make the table of topics small, and a minute short."""
+    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", FULL)
+    monkeypatch.setattr(topic_config_manager, "FORGOTTEN_AFTER_S", 0.0)
+    monkeypatch.setattr(topic_config_manager, "_LOOK_AGAIN_S", 0.0)
+
+
+@contextlib.asynccontextmanager
+async def node_with_client(tmp_path, **remoting):
+    store = StoreConfig(data_dir=str(tmp_path / "m"), mapped_file_size=1 << 20)
+    config = MasterConfig(
+        store=store,
+        role=BrokerRole.ASYNC_MASTER,
+        listen=ANY_PORT,
+        ha_listen=ANY_PORT,
+        remoting=RemotingConfig(**remoting),
+    )
+    async with hastore.open_master(config) as master, raw_client(master.address) as client:
+        yield master, client
+
+
+async def topics_of(client):
+    answer = await client.ask(RemotingCommand(code=21))
+    return set(json.loads(answer.body)["topicConfigTable"])
+
+
+@pytest.mark.usefixtures("small_table")
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_full_table_forgets_topics_that_were_never_used(tmp_path, restarts):
+    """A topic stays that has a message, an offset or a consumer, or that an operator has made."""
+    used = {"message", "delayed", "offset", "operator"}
+    if not restarts:
+        used.add("consumer")
+    async with contextlib.AsyncExitStack() as stack:
+        master, client = await stack.enter_async_context(node_with_client(tmp_path))
+        for topic in sorted(used - {"operator"}):
+            assert (await client.ask(without_message(topic))).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await client.ask(send_command(topic="message"))).code == 0
+        assert (await client.ask(delayed("delayed"))).code == 0
+        # Without a retry topic: an administrator has made the group so.
+        group = {"groupName": "g", "retryQueueNums": 0}
+        assert (
+            await client.ask(RemotingCommand(code=200, body=json.dumps(group).encode()))
+        ).code == 0
+        assert (await client.ask(commit("g", topic="offset"))).code == 0
+        fields = {"topic": "operator", "readQueueNums": "4", "writeQueueNums": "4"}
+        assert (await client.ask(RemotingCommand(code=17, ext_fields=fields))).code == 0
+        if restarts:
+            await stack.aclose()
+            master, client = await stack.enter_async_context(node_with_client(tmp_path))
+        else:
+            rows = [{"groupName": "h", "subscriptionDataSet": [{"topic": "consumer"}]}]
+            body = {"clientID": "c", "consumerDataSet": rows}
+            beat = RemotingCommand(code=34, body=json.dumps(body).encode())
+            assert (await ask(client, beat, None))[0] == 0
+        for number in range(20):
+            answer = await client.ask(without_message(f"junk{number}"))
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
+            assert used < await topics_of(client)
+        assert (await client.ask(route("junk0"))).code == 0, "as before its first message"
+        assert (await client.ask(send_command(topic="honest"))).code == 0
+        assert await topics_of(client) >= used | {"honest"}
+        assert master.status().quota_refusals == {}
+
+
+async def test_a_topic_has_a_minute_for_its_first_message(monkeypatch, mock_clock):
+    """Then it is forgotten, if the table is full; a look that finds none is not made again soon."""
+    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 2)
+    target = InMemoryTarget(message_store=EMPTY_STORE)
+    async with served(RemotingConfig(), target=target) as (data, client, _):
+        for topic, code in (("a", 0), ("b", 0), ("c", 1)):
+            assert (await ask(client, send_command(topic=topic), GREEDY))[0] == code
+            mock_clock.jump(30 if topic == "a" else 0)
+        assert target.quota_refusals.counts == {"topics_max": 1}
+        mock_clock.jump(topic_config_manager.FORGOTTEN_AFTER_S - 30 - 0.5)
+        assert (await ask(client, send_command(topic="c"), GREEDY))[0] == 1
+        mock_clock.jump(0.6)
+        assert (await ask(client, send_command(topic="c"), GREEDY))[0] == 1, "looked just now"
+        mock_clock.jump(1)
+        assert (await ask(client, send_command(topic="c"), GREEDY))[0] == 0
+        assert list(data.topics.topics) == ["b", "c"]
+        assert data.topics.quota.count("access key the-user") == 2
+
+
+@pytest.mark.usefixtures("small_table")
+async def test_topics_that_would_not_come_back_are_not_forgotten(tmp_path):
+    """The node that has made them makes none any more."""
+    async with node_with_client(tmp_path) as (_, client):
+        for number in range(FULL):
+            await client.ask(without_message(f"t{number}"))
+    async with node_with_client(tmp_path, auto_create_topic_enable=False) as (_, client):
+        fields = {"topic": "operator", "readQueueNums": "4", "writeQueueNums": "4"}
+        answer = await client.ask(RemotingCommand(code=17, ext_fields=fields))
+        assert (answer.code, "already has 6 topics" in answer.remark) == (1, True)
+        assert await topics_of(client) == {f"t{number}" for number in range(FULL)}
+
+
+@pytest.mark.usefixtures("small_table")
+async def test_slaves_forget_unused_topics_with_their_master(tmp_path, monkeypatch):
+    """A pull that waits there goes on waiting; a promoted slave forgets topics, too."""
+    monkeypatch.setattr(slave_synchronize, "INTERVAL_S", 0.02)
+    async with node_with_client(tmp_path) as (master, client):
+        slave_config = SlaveConfig(
+            store=StoreConfig(data_dir=str(tmp_path / "s"), mapped_file_size=1 << 20),
+            master=master.ha_address,
+            master_client=master.address,
+            listen=ANY_PORT,
+        )
+        async with (
+            hastore.open_slave(slave_config) as slave,
+            raw_client(slave.address) as reader,
+        ):
+            assert (await client.ask(send_command(topic="used"))).code == 0
+            copied = slave.slave_synchronize.data.topics
+            for number in range(FULL - 1):
+                await client.ask(without_message(f"t{number}"))
+            await eventually(lambda: len(copied.topics) == FULL)
+            assert (await reader.ask(delayed("t0"))).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert copied.topics["t0"].auto_created, "as on the master"
+            await reader.send(pull_command(7, topic="t0", suspend_timeout_ms=60_000))
+            await client.ask(without_message("new"))
+            left = await topics_of(client)
+            assert left == {"used", "new"}
+            await eventually(lambda: copied.topics.keys() == left)
+            answer = await reader.ask(RemotingCommand(code=28, opaque=8))
+            assert (answer.opaque, answer.code) == (8, 0), "and not that of the pull"
+            await eventually(lambda: slave.message_store.max_offset_in_queue("used", 0) == 1)
+    (tmp_path / "m").rename(tmp_path / "old")
+    (tmp_path / "s").rename(tmp_path / "m")
+    async with node_with_client(tmp_path) as (_, client):
+        for number in range(FULL):
+            await client.ask(without_message(f"again{number}"))
+        left = await topics_of(client)
+        assert ("used" in left, "new" in left, len(left) <= FULL) == (True, False, True)

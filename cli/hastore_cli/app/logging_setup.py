@@ -435,6 +435,9 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     # -- clients ---------------------------------------------------------------------------------
     "client_refused": ("refused client {peer}: {reason}",),
     "quota_used_up": ("refused a request of {peer}: {reason}",),
+    "unused_topics_forgotten": (
+        "the table of topics was full: forgot {topics} that were never used, {examples} …",
+    ),
     "access_denied": ("refused request {code} of {peer}, {kind}: {reason}",),
     "audit": (
         "{who} at {peer}: {action} ({what}) is {outcome}: {reason}",

@@ -32,7 +32,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.store.disk_usage import CONFIG_DIR
 from hastore.store.json_file import JsonFile
-from hastore.topic import RETRY_TOPIC_PREFIX
+from hastore.topic import RETRY_TOPIC_PREFIX, group_of
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -199,6 +199,9 @@ class BrokerData:
             "offsets_per_owner_max",
             config.offsets_per_owner_max,
             lambda place: offsets.has(*place),
+        )
+        topics.users.append(
+            lambda topic: offsets.has_topic(topic) or group_of(topic) in groups.groups
         )
         topics_file = table_file(topics, "topics.json", 0.0)
         groups_file = table_file(groups, "subscriptionGroup.json", 0.0)

@@ -13,6 +13,7 @@ Invariant: a group is in the table exactly while it has members; a member's conn
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -67,7 +68,12 @@ class ConsumerGroup:
                 subscription if old is None or subscription.version > old.version else old
             )
         self.data = attrs.evolve(data, subscriptions=tuple(newest))
-        return known.keys() != {subscription.topic for subscription in newest}
+        return known.keys() != self.topics
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics of its subscriptions."""
+        return {subscription.topic for subscription in self.data.subscriptions}
 
     def subscription(self, topic: str) -> Subscription | None:
         """Return the group's subscription to a topic, or None."""
@@ -90,6 +96,7 @@ class ConsumerManager:
     _clients: dict[ClientConnection, tuple[float, frozenset[str]]] = attrs.field(
         factory=dict, init=False
     )
+    _topics: Counter[str] = attrs.field(factory=Counter, init=False)  # groups subscribed to each
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def heartbeat(
@@ -109,7 +116,12 @@ class ConsumerManager:
             group = self.groups.get(consumer.group)
             if group is None:
                 group = self.groups[consumer.group] = ConsumerGroup(consumer)
+                self._topics.update(group.topics)
+            before = group.topics
             subscriptions_changed = group.subscribe(consumer)
+            if subscriptions_changed:
+                self._topics.update(group.topics)
+                self._unsubscribe(before)
             if group.members.get(client) != member or subscriptions_changed:
                 group.members[client] = member
                 changed.append(consumer.group)
@@ -143,6 +155,13 @@ class ConsumerManager:
         del group.members[client]
         if not group.members:
             del self.groups[name]
+            self._unsubscribe(group.topics)
+
+    def _unsubscribe(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._topics[topic] -= 1
+            if not self._topics[topic]:
+                del self._topics[topic]
 
     def _notify(self, changed: Iterable[str]) -> None:
         for name in changed:
@@ -172,6 +191,10 @@ class ConsumerManager:
                 await trio.sleep_until(deadline)
 
     # -- queries ---------------------------------------------------------------------------------
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a group with members is subscribed to a topic."""
+        return topic in self._topics
 
     def client_ids(self, group: str) -> list[str]:
         """Return the members' client ids; empty for an unknown group."""

@@ -17,6 +17,7 @@ Invariant: at most KEYS_MAX pairs of topic and group, and OFFSETS_MAX offsets.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -57,6 +58,7 @@ class ConsumerOffsetManager:
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
     _count: int = attrs.field(default=0, init=False)
+    _topics: Counter[str] = attrs.field(factory=Counter, init=False)  # keys of each
     _replaced: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)  # by the file
     # What the master's table had when it was last copied; None on a master.
     _copied: dict[str, dict[int, int]] | None = attrs.field(default=None, init=False)
@@ -80,6 +82,7 @@ class ConsumerOffsetManager:
             if owner is not None and self.key_quota is not None:
                 self.key_quota.take(owner, key, trio.current_time())
             queues = self.offsets[key] = {}
+            self._topics[topic] += 1
         previous = queues.get(queue_id)
         if previous == offset:
             return
@@ -146,6 +149,10 @@ class ConsumerOffsetManager:
                 self.offsets[key] = kept
             else:
                 del self.offsets[key]
+                topic = _topic_of(key)
+                self._topics[topic] -= 1
+                if not self._topics[topic]:
+                    del self._topics[topic]
             if self._copied is not None:
                 self._copied.pop(key, None)
         if removed:
@@ -155,6 +162,10 @@ class ConsumerOffsetManager:
     def has(self, key: str, queue_id: int) -> bool:
         """Whether there is an offset of ``topic@group`` in a queue."""
         return queue_id in self.offsets.get(key, ())
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether any group has an offset in a topic."""
+        return topic in self._topics
 
     def _changed(self) -> None:
         self.changes += 1

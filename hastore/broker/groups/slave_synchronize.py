@@ -356,6 +356,10 @@ class SlaveSynchronize:
             # A master keeps no record of the deletion of a topic that never had a message.
             with_messages = {queue.topic for queue in queues}
             gone = topics.topics.keys() - table.rows.keys() - merged.keys() - with_messages
+            # It may have forgotten them, so that pulls that wait need not know.
+            forgotten = {name for name in gone if topics.topics[name].auto_created}
+            self._forget_offsets(forgotten)
+            gone -= forgotten
         return topics.copy(table.rows, table.version, table.deleted_topics, gone)
 
     def _take_groups(self, table: CopiedTable[SubscriptionGroupConfig]) -> int:
@@ -368,7 +372,10 @@ class SlaveSynchronize:
         return without_room
 
     def _topic_deleted(self, topic: str) -> None:
-        self.data.offsets.forget_topics({topic: None})
+        self._forget_offsets({topic})
+
+    def _forget_offsets(self, topics: set[str]) -> None:
+        self.data.offsets.forget_topics(dict.fromkeys(topics))
         self._read_offsets_again()
 
     def _read_offsets_again(self) -> None:

@@ -9,6 +9,10 @@ records are in the log until they expire, and its queues go on where they ended 
 When that table is full, the deletion forgotten first is the oldest one whose records have all
 expired; a topic of its name begins at queue offset 0.
 
+A topic that a client has made, and that is not used, is forgotten when the table is full: after a
+minute at the earliest, the oldest first.  It is used if it has or had a message, has an offset or a
+consumer, or belongs to a group of the table.  A forgotten topic's next message makes it again.
+
 On a slave the tables are a copy of its master's from the first ``copy`` on; a topic that the log
 has and the master's table lacks is added until the next one.
 
@@ -19,6 +23,7 @@ theirs; every name in a table is legal for messages.
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -53,6 +58,10 @@ if TYPE_CHECKING:
 
     from hastore.broker.quotas import Quota
 
+FORGOTTEN_AFTER_S: Final = 60.0  # a topic's first message may still be on its way
+_LOOKED_AT: Final = 4_096  # topics, when the table is full: some 4 ms
+_FORGOTTEN_AT_ONCE: Final = 1_024  # so that the next look is far away
+_LOOK_AGAIN_S: Final = 1.0  # after a look that has found none
 TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
 
 # Names of any size, these too, fit the same frame.
@@ -72,6 +81,8 @@ class TopicConfigManager:
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
     quota: Quota[str] | None = None  # of the topics that clients make
+    # Each says whether a topic is used, in a way that it knows.
+    users: list[Callable[[str], bool]] = attrs.field(factory=list, init=False)
     watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # likewise
     # Called with each topic that is deleted, here or by the master that is copied.
     deletion_watchers: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
@@ -80,14 +91,20 @@ class TopicConfigManager:
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
     is_copy: bool = attrs.field(default=False, init=False)  # of a master's table
+    # Those that clients have made: looked at first is the first.
+    _auto_created: OrderedDict[str, None] = attrs.field(factory=OrderedDict, init=False)
+    _made_at: dict[str, float] = attrs.field(factory=dict, init=False)  # the last minute's, by name
+    _found_none_at: float = attrs.field(default=-_LOOK_AGAIN_S, init=False)
 
     def find(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic that exists, or that a message would make."""
         config = self.topics.get(topic)
-        may_make = self.auto_create or topic.startswith(RETRY_TOPIC_PREFIX)
-        if config is not None or not may_make or topic_fault(topic) is not None:
+        if config is not None or not self._may_make(topic) or topic_fault(topic) is not None:
             return config
         return self._default(topic)
+
+    def _may_make(self, topic: str) -> bool:
+        return self.auto_create or topic.startswith(RETRY_TOPIC_PREFIX)
 
     def fault_of(self, topic: str) -> str:
         """Return why ``find`` returns None."""
@@ -109,9 +126,20 @@ class TopicConfigManager:
         return self._make(self._default(topic), owner)
 
     def _make(self, config: TopicConfig, owner: str | None) -> TopicConfig:
-        if owner is not None and self.quota is not None:
-            self.quota.take(owner, config.topic, trio.current_time())
-        return self.put(config)
+        if owner is None:
+            return self.put(config)
+        now = trio.current_time()
+        if self.quota is not None:
+            self.quota.take(owner, config.topic, now)
+        made = self.put(attrs.evolve(config, auto_created=True))
+        self._made_at[made.topic] = now
+        return made
+
+    def keep(self, topic: str) -> None:
+        """Never forget a topic: a delayed message of it is in another topic's queue."""
+        config = self.topics.get(topic)
+        if config is not None and config.auto_created and not self.is_copy:
+            self.put(attrs.evolve(config, auto_created=False))
 
     def _default(self, topic: str) -> TopicConfig:
         of_group = topic.startswith(GROUP_TOPIC_PREFIXES)
@@ -122,6 +150,10 @@ class TopicConfigManager:
         """Make or replace a topic.  Raises RequestFailedError for a bad name or a full table."""
         self.check(config.topic)
         self.topics[config.topic] = config
+        if config.auto_created:
+            self._auto_created[config.topic] = None
+        else:
+            self._auto_created.pop(config.topic, None)
         self._changed()
         return config
 
@@ -133,11 +165,53 @@ class TopicConfigManager:
         fault, is_new = topic_fault(topic), topic not in self.topics
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
-        if is_new and len(self.topics) >= TOPICS_MAX:
+        if is_new and not self._has_room():
             msg = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
             raise table_full("topics_max", msg)
         if is_new and owner is not None and self.quota is not None:
             self.quota.check(owner, topic, trio.current_time())
+
+    def _has_room(self) -> bool:
+        """Whether there is room for another topic; forget some that are not used if need be."""
+        if len(self.topics) < TOPICS_MAX:
+            return True
+        if not self._auto_created:
+            return False
+        now = trio.current_time()
+        if now - self._found_none_at < _LOOK_AGAIN_S:
+            return False
+        self._made_at = {
+            name: made for name, made in self._made_at.items() if now - made < FORGOTTEN_AFTER_S
+        }
+        forgotten: list[str] = []
+        for topic in list(itertools.islice(self._auto_created, _LOOKED_AT)):
+            if len(forgotten) == _FORGOTTEN_AT_ONCE:
+                break
+            if topic in self._made_at or self._is_used(topic):
+                self._auto_created.move_to_end(topic)
+            else:
+                forgotten.append(topic)
+        if not forgotten:
+            self._found_none_at = now
+            return False
+        for topic in forgotten:
+            self._forget(topic)
+        _log.info("unused_topics_forgotten", topics=len(forgotten), examples=forgotten[:3])
+        self._changed()
+        return True
+
+    def _is_used(self, topic: str) -> bool:
+        """Whether a topic is used, or would not come back by itself."""
+        if self.is_copy or topic in self.deleted or not self._may_make(topic):
+            return True
+        return any(is_used(topic) for is_used in self.users)
+
+    def _forget(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        self._auto_created.pop(topic, None)
+        self._made_at.pop(topic, None)
+        if self.quota is not None:
+            self.quota.release(topic)
 
     def make_for_group(self, topic: str, queue_nums: int, owner: str | None = None) -> TopicConfig:
         """Return a group's retry or dead-letter topic; make it for ``owner`` if need be."""
@@ -154,7 +228,7 @@ class TopicConfigManager:
         """
         if deletion.next_offsets or topic in self.deleted:
             self._record(topic, deletion, log_min_offset)
-        self.topics.pop(topic, None)
+        self._forget(topic)
         self._changed()
         self._notify_deleted((topic,))
 
@@ -193,7 +267,7 @@ class TopicConfigManager:
         if topic_fault(topic) is not None or not 0 <= queue_id < QUEUE_NUMS_MAX:
             return
         if config is None:
-            if topic == SCHEDULE_TOPIC or len(self.topics) >= TOPICS_MAX:
+            if topic == SCHEDULE_TOPIC or not self._has_room():
                 return
             config = self._default(topic)
         self.topics[topic] = attrs.evolve(
@@ -220,6 +294,7 @@ class TopicConfigManager:
         before, self.deleted = self.deleted, merged
         if kept != self.topics or merged != before or version not in {None, self.version}:
             self.topics = kept
+            self._list_auto_created()
             self._changed(version)
         self._notify_deleted([name for name in merged if merged[name] != before.get(name)])
         self._notify_deleted(gone)
@@ -250,6 +325,10 @@ class TopicConfigManager:
             if name not in topics and name not in deleted
         }
         return dict(itertools.islice({**deleted, **own}.items(), DELETED_MAX))
+
+    def _list_auto_created(self) -> None:
+        names = (name for name, config in self.topics.items() if config.auto_created)
+        self._auto_created = OrderedDict.fromkeys(names)
 
     def _changed(self, version: DataVersion | None = None) -> None:
         self.version = version or self.version.next(self.now_ms())
@@ -284,6 +363,7 @@ class TopicConfigManager:
                 continue
             if len(self.topics) < TOPICS_MAX and topic_fault(name) is None:
                 self.topics[name] = config
+        self._list_auto_created()
         self.deleted, unreadable = read_deleted_topics(value)
         for name in unreadable:
             _log.warning("deleted_topic_unreadable", topic=name)

@@ -113,6 +113,7 @@ class RequestProcessors:
             target, self.config, data, self.consumers, cold_reader, self.guard
         )
         data.topics.deletion_watchers.append(self.pulls.holds.topic_deleted)
+        data.topics.users.append(self._is_topic_used)
         consumer = ConsumerProcessors(target, self.config, data, self.consumers)
         self.by_offset = MessageByOffset(target, cold_reader, self.guard)
         query = QueryMessageProcessor(
@@ -243,6 +244,11 @@ class RequestProcessors:
             return request.response(error.code, remark=str(error))
         kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "
         return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{kind}{error}")
+
+    def _is_topic_used(self, topic: str) -> bool:
+        """Whether a topic has messages, or had any, or has a consumer."""
+        log = self.target.message_store.commit_log
+        return bool(log.next_queue_offsets(topic)) or self.consumers.has_topic(topic)
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""

@@ -15,7 +15,7 @@ import attrs
 
 from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.errors import QuotaUsedUpError, RequestFailedError
-from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.message import PROPERTY_DELAY_TIME_LEVEL, PROPERTY_UNIQ_KEY, Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_TYPE_MASK
 from hastore.wire.frame_reader import encode_command
@@ -85,7 +85,7 @@ class SendMessageProcessor:
         messages = read_batch(command, client.peer)
         first = messages[0]
         _check(first)
-        queue_id = self._queue_of(first.topic, first.queue_id, client)
+        queue_id = self._queue_of(first, client)
         for message in messages:
             message.queue_id = queue_id
         request = self.target.submit_batch(messages)
@@ -98,22 +98,25 @@ class SendMessageProcessor:
         """Submit one message.  Raises RequestFailedError if it is refused."""
         if message.sys_flag:
             _check(message)
-        message.queue_id = self._queue_of(message.topic, message.queue_id, client)
+        message.queue_id = self._queue_of(message, client)
         request = self.target.submit(message)
         request.tag = reply_to
         return request
 
-    def _queue_of(self, topic: str, queue_id: int, client: ClientConnection) -> int:
+    def _queue_of(self, message: Message, client: ClientConnection) -> int:
         """Return the queue to write to: the next in turn for a negative number.
 
         A number that is too high is taken modulo the number of queues, so that its messages stay in
         order.  Raises RequestFailedError if the topic is not writable.
         """
+        topic, queue_id = message.topic, message.queue_id
         config = self.topics.topics.get(topic)
         if config is None:
             config = self._new_topic(topic, client)
             if config is None:
                 return max(queue_id, 0)  # the message is refused anyway
+        if config.auto_created and PROPERTY_DELAY_TIME_LEVEL in (message.properties or ()):
+            self.topics.keep(topic)
         queue_nums = config.write_queue_nums
         if not config.is_writable or not queue_nums:
             msg = f"topic {topic} is not writable (perm {config.perm}, {queue_nums} write queues)"
