@@ -17,12 +17,14 @@ from hastore.broker.groups.broker_data import BrokerData, TableFile
 from hastore.broker.groups.copied_tables import CopiedTable
 from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.broker.node.slave_store import revive_topics
+from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.broker.port import admin_processors
 from hastore.client.admin import AdminClient
 from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.message import Message
+from hastore.store.json_file import JsonFile
 from hastore.store.queue.deleted_topics import load_deleted
 from hastore.store.queue.unit import UNIT, UNIT_SIZE
 from hastore.store.tools.derived_verify import verify_derived
@@ -35,7 +37,7 @@ from tests.patience import WITHIN_S
 from tests.support.env.fake_env import fake_env
 from tests.support.nodes import group_nodes
 from tests.support.nodes.group_nodes import group, node_config, promote_by_request
-from tests.support.nodes.raw_client import raw_client
+from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import (
     dispatched,
     open_master,
@@ -484,6 +486,52 @@ async def test_a_deletion_that_its_request_left_undone_is_finished(tmp_path, mon
         await eventually(lambda: queue_files(tmp_path) == [])
         assert "T" in on_disk(tmp_path)["deletedTopics"]
         assert json.loads(offsets_file.read_text())["offsetTable"] == {}
+
+
+async def test_offsets_do_not_wait_for_topics_that_cannot_be_written(tmp_path):
+    """Those of a topic whose deletion is not on the disk stay in the file until it is."""
+    disk, config = Snapshots(real_env().disk, tmp_path / "m", tmp_path), tmp_path / "m/config"
+    env = attrs.evolve(real_env(), disk=disk)
+
+    def written():
+        return JsonFile(env.disk, str(config / "consumerOffset.json")).load().get("offsetTable")
+
+    async with (
+        open_master(tmp_path / "m", env=env, flush_consumer_offset_interval_ms=20) as master,
+        AdminClient.connect(master.address) as admin,
+        raw_client(master.address) as client,
+    ):
+        await put(master, "T")
+        await put(master, "U")
+        await admin.update_offset("g", "T", 0, 1)
+        await admin.update_offset("g", "U", 0, 0)
+        await eventually(lambda: written() == {"T@g": {"0": 1}, "U@g": {"0": 0}})
+        before = (config / "topics.json").read_text()
+        disk.refuses = "topics.json"
+        assert (await client.ask(send_command(topic="new"))).code == 0
+        await admin.update_offset("g", "U", 0, 1)
+        await eventually(lambda: written() == {"T@g": {"0": 1}, "U@g": {"0": 1}})
+        with pytest.raises(RequestFailedError, match="no room"):
+            await admin.delete_topic("T")
+        await admin.update_offset("g", "new", 0, 1)
+        rows = {"T@g": {"0": 1}, "U@g": {"0": 1}, "new@g": {"0": 1}}
+        await eventually(lambda: written() == rows)
+        bad = [each for each in findings(master.status(), Limits()) if each.level is Level.CRITICAL]
+        assert [each.subject for each in bad] == ["stored"]
+        assert "topics are not stored" in bad[0].what
+        disk.is_on = True
+        await eventually(lambda: disk.taken)
+        disk.is_on = False
+        disk.refuses = None
+        del rows["T@g"]
+        await eventually(lambda: written() == rows)
+        await eventually(lambda: "new" in (config / "topics.json").read_text() != before)
+        assert master.status().failed_writes == ()
+    async with master_of(disk.taken[0][1]) as (_, admin, _):
+        assert await admin.consumer_offsets() == {
+            ("T", "g"): {0: 1}, ("U", "g"): {0: 1}, ("new", "g"): {0: 1}
+        }  # fmt: skip
+        assert {"T", "U", "new"} < set(await admin.topics())
 
 
 def test_a_queue_of_deleted_messages_makes_no_topic():

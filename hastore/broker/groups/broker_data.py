@@ -10,8 +10,9 @@ Each is written in a thread, from a copy, and again after a disk error.  Only a 
 or deletes a topic or a group waits until it is on the disk.
 
 Invariants: an unreadable file never prevents the start; the topics that have consume queues are
-restored from them.  consumerOffset.json is never newer than the other two: no crash leaves a topic
-or a group there that has lost its offsets by a deletion.
+restored from them.  No crash leaves a topic or a group there that has lost its offsets by a
+deletion: consumerOffset.json is written after the other two, and keeps offsets that were removed
+while one of those cannot be written.  Offsets that are committed do not wait for that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.subscription_group_manager import (
     SubscriptionGroupManager,
 )
-from hastore.broker.groups.topic_config_manager import TopicConfigManager
+from hastore.broker.groups.topic_config_manager import TopicConfigManager, read_table
 from hastore.broker.quotas import Quota
 from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -67,7 +68,8 @@ class TableFile:
     file: JsonFile | None
     interval_s: float
     health: StoreHealth = attrs.field(factory=StoreHealth)
-    written_first: tuple[TableFile, ...] = ()  # whose changes before ours must be on the disk
+    # Whose changes before ours are written first; while they are not, our file keeps all its rows.
+    written_first: tuple[TableFile, ...] = ()
     is_dirty: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -94,8 +96,10 @@ class TableFile:
                 self.table.next_version()
             value = self.table.to_dict()
             try:
-                for other in self.written_first:
-                    await other.persist()
+                if not await self._write_others_first() and await self.env.offload.run(
+                    lambda: _keep_rows(file, value)
+                ):
+                    self.mark_dirty()  # to be written without them
                 await self.env.offload.run(lambda: file.store(value))
             except BaseException as error:
                 self.is_dirty = True
@@ -104,6 +108,15 @@ class TableFile:
                     self.health.failed(Write.CONFIG, str(error), part=file.path)
                 raise
             self.health.works(Write.CONFIG, part=file.path)
+
+    async def _write_others_first(self) -> bool:
+        """Return whether all of ``written_first`` are written; those that fail show it."""
+        for other in self.written_first:
+            try:
+                await other.persist()
+            except DiskError:
+                return False
+        return True
 
     async def run(self) -> None:
         """Write changes, at most once per interval, until cancelled."""
@@ -121,6 +134,20 @@ class TableFile:
                 refused = True
             else:
                 refused = False
+
+
+def _keep_rows(file: JsonFile, value: dict[str, Any]) -> bool:
+    """Add the offsets that the file still has to the table that replaces it; blocks.
+
+    What removed them is not on the disk yet.  Return whether there were any.
+    """
+    table = value["offsetTable"]
+    is_changed = False
+    for key, row in read_table(file.load(), "offsetTable")[1].items():
+        kept = {**row, **table.get(key, {})}
+        if kept != table.get(key):
+            table[key], is_changed = kept, True
+    return is_changed
 
 
 @final
