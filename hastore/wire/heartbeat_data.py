@@ -20,6 +20,7 @@ the fault.
 from __future__ import annotations
 
 import enum
+import sys
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
@@ -42,7 +43,12 @@ if TYPE_CHECKING:
     from hastore.wire.pieces import Pieces
 
 GROUPS_MAX: Final = 256  # of one client
-SUBSCRIPTIONS_MAX: Final = 4_096  # of one client
+SUBSCRIPTIONS_MAX: Final = 1_024  # of one group
+# Bytes of memory that the subscriptions of one client may take: some 700 of usual names.
+KEPT_SIZE_MAX: Final = 128 * 1024
+_ALL: Final = "*"
+_SHARED: Final = {text: text for text in (_ALL, EXPRESSION_TAG)}  # one object for all
+_OBJECT_SIZE: Final = 112  # of a subscription, its version and the reference to it
 
 
 class ConsumeType(enum.Enum):
@@ -83,6 +89,12 @@ class Subscription:
     expression: str
     version: int = 0
     expression_type: str = EXPRESSION_TAG
+
+    @property
+    def kept_size(self) -> int:
+        """The bytes of memory that it takes."""
+        own = [text for text in (self.expression, self.expression_type) if text not in _SHARED]
+        return _OBJECT_SIZE + sum(map(sys.getsizeof, (self.topic, *own)))
 
 
 @attrs.frozen(kw_only=True)
@@ -160,9 +172,13 @@ def read_heartbeat(body: bytes) -> Pieces[HeartbeatData]:
     except ProtocolError as error:
         msg = f"the heartbeat: {str(error).replace('ext field', 'field')}"
         raise ProtocolError(msg) from error
-    subscriptions = sum(len(consumer.subscriptions) for consumer in consumers)
-    if subscriptions > SUBSCRIPTIONS_MAX:
-        msg = f"a heartbeat with {subscriptions} subscriptions; at most {SUBSCRIPTIONS_MAX}"
+    count = sum(len(consumer.subscriptions) for consumer in consumers)
+    kept_size = sum(one.kept_size for consumer in consumers for one in consumer.subscriptions)
+    if kept_size > KEPT_SIZE_MAX:
+        msg = (
+            f"the {count} subscriptions of a heartbeat take {kept_size} bytes of memory; at most"
+            f" {KEPT_SIZE_MAX}: use more clients, each with fewer of them"
+        )
         raise ProtocolError(msg)
     return heartbeat
 
@@ -185,7 +201,7 @@ def _consumer(row: Mapping[str, Any]) -> Pieces[ConsumerData]:
 
 
 def _subscription(row: Mapping[str, Any]) -> Subscription:
-    expression = text_field(row, "subString") or "*"
+    expression = text_field(row, "subString") or _ALL
     if len(expression) > EXPRESSION_SIZE_MAX:
         msg = f"a subscription of {len(expression)} characters; at most {EXPRESSION_SIZE_MAX}"
         raise ProtocolError(msg)
@@ -193,9 +209,9 @@ def _subscription(row: Mapping[str, Any]) -> Subscription:
     kind = name_field(row, "expressionType") if row.get("expressionType") else EXPRESSION_TAG
     return Subscription(
         topic=name_field(row, "topic"),
-        expression=expression,
+        expression=_SHARED.get(expression, expression),
         version=integer_field(row, "subVersion", 0, bits=64),
-        expression_type=kind,
+        expression_type=_SHARED.get(kind, kind),
     )
 
 

@@ -6,8 +6,12 @@ The work is counted, not timed: ``python -m tests.hostile.siege`` measures it.
 from __future__ import annotations
 
 import contextlib
+import enum
+import itertools
 import json
+import sys
 
+import attrs
 import pytest
 import trio
 from hypothesis import example, given
@@ -25,14 +29,22 @@ from hastore.access.signature import (
 from hastore.broker.access.node_access import NodeAccess
 from hastore.broker.groups.consumer_processors import read_lock_request
 from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.puts.send_message_processor import SEND_CODES
+from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.errors import FrameTooLargeError, ProtocolError
 from hastore.message import Message
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.frame_reader import FrameReader, encode_command
-from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
+from hastore.wire.heartbeat_data import (
+    GROUPS_MAX,
+    KEPT_SIZE_MAX,
+    ConsumerData,
+    HeartbeatData,
+    Subscription,
+)
 from hastore.wire.pieces import at_once
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import HEADER_SIZE_MAX, RemotingCommand, frame
@@ -586,3 +598,60 @@ async def test_what_a_group_keeps_of_a_client_is_short():
         join(server, 1, 1)
         (group,) = server._processors.consumers.groups.values()
         assert [len(member.language) for member in group.members.values()] == [32]
+
+
+def kept_size(value, seen):
+    """Return the bytes of memory of a table, of the objects that are not in ``seen`` yet."""
+    if id(value) in seen or isinstance(value, enum.Enum | RemotingConnection):
+        return 0
+    seen.add(id(value))
+    parts = ()
+    if isinstance(value, dict):
+        parts = itertools.chain(value, value.values())
+    elif isinstance(value, tuple | list | frozenset):
+        parts = value
+    elif attrs.has(type(value)):
+        parts = (getattr(value, field.name) for field in attrs.fields(type(value)))
+    return sys.getsizeof(value) + sum(kept_size(part, seen) for part in parts)
+
+
+def largest_heartbeat(groups, text_of):
+    """Return the largest heartbeat of ``groups`` that is accepted, with a topic more each time."""
+    rows = [{"groupName": name, "subscriptionDataSet": []} for name in groups]
+    kept = 0
+    for number in itertools.count():
+        topic, expression = f"t{number:05}", text_of(number)
+        kept += Subscription(topic=topic, expression=expression).kept_size
+        if kept > KEPT_SIZE_MAX:
+            break
+        row = {"topic": topic, "subString": expression, "subVersion": 1_700_000_000_000 + number}
+        rows[number % len(rows)]["subscriptionDataSet"].append(row)
+    return {"clientID": "c" * 200, "consumerDataSet": rows}
+
+
+@pytest.mark.parametrize("text_of", [lambda _: "*", lambda _: "x" * 4_096, lambda _: "x\U0001f600"])
+async def test_what_heartbeats_keep_of_a_connection_is_bounded(text_of):
+    """Subscriptions, names and groups together; and another member of the groups costs less."""
+    groups = [f"{number:0200}" for number in range(GROUPS_MAX)]
+    limits = RemotingConfig(groups_per_owner_max=10_000, new_groups_per_minute_max=10_000)
+    async with serving(InMemoryTarget(), limits) as (server, address):
+        consumers, before = server._processors.consumers, 0
+        async with raw_client(address) as one, raw_client(address) as two:
+            for client, names, size_max in (
+                (one, groups[:1], 160 * 1024),
+                (two, groups, 400 * 1024),
+                (one, groups, 48 * 1024),
+            ):
+                body = largest_heartbeat(names, text_of)
+                await client.send(RemotingCommand(code=34, body=json.dumps(body).encode()))
+                assert await answered(client, 1) == [0]
+                size = kept_size((consumers.groups, consumers._clients), set())
+                assert size - before < size_max
+                before = size
+            row = {"topic": "one-more", "subString": text_of(0)}
+            body["consumerDataSet"][0]["subscriptionDataSet"].append(row)
+            await one.send(RemotingCommand(code=34, body=json.dumps(body).encode()))
+            while not (answer := await one.receive()).is_response:
+                pass
+            assert answer.code == 1
+            assert "bytes of memory; at most 131072: use more clients" in answer.remark

@@ -8,6 +8,9 @@
 A heartbeat names all groups of one client: it has left those that it no longer names.  Nothing here
 is kept on disk; every client sends its next heartbeat within seconds.
 
+Kept are each client's groups, and each group's subscriptions, of its last heartbeat; their size has
+a limit in ``read_heartbeat``.
+
 Invariant: a group is in the table exactly while it has members; a member's connection is open.
 """
 
@@ -51,6 +54,7 @@ class Member:
 class ConsumerGroup:
     """A group with at least one member; ``data`` is of the last heartbeat."""
 
+    name: str
     data: ConsumerData
     members: dict[ClientConnection, Member] = attrs.field(factory=dict)
 
@@ -67,7 +71,7 @@ class ConsumerGroup:
             newest.append(
                 subscription if old is None or subscription.version > old.version else old
             )
-        self.data = attrs.evolve(data, subscriptions=tuple(newest))
+        self.data = attrs.evolve(data, group=self.name, subscriptions=tuple(newest))
         return known.keys() != self.topics
 
     @property
@@ -107,7 +111,7 @@ class ConsumerManager:
             return
         language = language[:_LANGUAGE_SIZE_MAX]
         member = Member(client_id=heartbeat.client_id, language=language, version=version)
-        now_in = frozenset(consumer.group for consumer in heartbeat.consumers)
+        now_in = {consumer.group for consumer in heartbeat.consumers}
         _, was_in = self._clients.pop(client, (0.0, frozenset()))
         changed = list(was_in - now_in)
         for name in changed:
@@ -115,7 +119,7 @@ class ConsumerManager:
         for consumer in heartbeat.consumers:
             group = self.groups.get(consumer.group)
             if group is None:
-                group = self.groups[consumer.group] = ConsumerGroup(consumer)
+                group = self.groups[consumer.group] = ConsumerGroup(consumer.group, consumer)
                 self._topics.update(group.topics)
             before = group.topics
             subscriptions_changed = group.subscribe(consumer)
@@ -126,7 +130,9 @@ class ConsumerManager:
                 group.members[client] = member
                 changed.append(consumer.group)
         if now_in:
-            self._clients[client] = trio.current_time(), now_in
+            # The groups' own names, not copies of them by each client.
+            names = frozenset(self.groups[name].name for name in now_in)
+            self._clients[client] = trio.current_time(), names
             if self._wake.is_waiting:
                 self._wake.wakeup()
         self._notify(changed)
