@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from hastore.errors import ConfigError
-from hastore.quantities import format_address, is_loopback
+from hastore.quantities import format_address, is_loopback, read_digits
 from hastore.setting import (
     Kind,
     count,
@@ -315,10 +315,10 @@ def split_allowed_name(entry: str) -> tuple[str, int | None]:
     name, separator, text = entry.rpartition("=")
     if not separator:
         return entry, None
-    is_id = text.isascii() and text.isdigit() and len(text) <= len(str(NODE_ID_MAX))
-    if not name or name == ANY_NAME or not is_id or not 1 <= int(text) <= NODE_ID_MAX:
+    node_id = read_digits(text)
+    if not name or name == ANY_NAME or node_id is None or not 1 <= node_id <= NODE_ID_MAX:
         raise ValueError(f"{entry!r} is not a name and the id of its node: write n2=2")
-    return name, int(text)
+    return name, node_id
 
 
 def _check_allowed_names(_instance: object, _attribute: object, value: tuple[str, ...]) -> None:

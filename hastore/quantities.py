@@ -5,7 +5,7 @@
     size       1048576   64KiB   1.5GiB   10MB (decimal)   4K (= 4KiB)     → bytes
     duration   500ms     3s      2min     1h   3d                          → milliseconds
     address    127.0.0.1:10911   [::1]:10911   localhost:0                 → (host, port)
-    number     236602469   "236 602 469" (as it is printed)   236_602_469  → int
+    number     236602469   "236 602 469" (as it is printed)                → int
 
 Every parser raises ValueError with a sentence that shows the right form.
 """
@@ -23,7 +23,8 @@ _NUMBER_AND_UNIT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 # Groups of three digits, as ``format_count`` prints them; pages and terminals may turn the space
 # into a no-break, thin or narrow one.
-_GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ _\u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)
+_GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)
+_UNDERSCORES: Final = re.compile(r"(?<=[0-9])_(?=[0-9])")
 
 _SIZE_UNITS: Final = {
     "": 1,
@@ -52,7 +53,7 @@ _DURATION_UNITS: Final = {
 
 
 def read_integer(value: object) -> int | None:
-    """Return the integer that a peer or a file means; None if ``value`` is not one.
+    """Return the integer that a peer, a file or a flag means; None if ``value`` is not one.
 
     A text has ASCII digits and perhaps a sign, as Java's ``Long.parseLong`` reads it: ``int`` alone
     also takes ``1_000``, blanks and the digits of other scripts.
@@ -65,17 +66,27 @@ def read_integer(value: object) -> int | None:
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
+def read_digits(text: str) -> int | None:
+    """Return the integer that a text of ASCII digits means, as ``read_integer``; no sign."""
+    return read_integer(text) if text[:1] not in {"+", "-"} else None
+
+
 def ungrouped(text: str) -> str:
     """Return ``text`` with grouped digits joined: ``"236 602 469"`` becomes ``"236602469"``."""
     return _GROUPED.sub(lambda match: re.sub(r"\D", "", match[0]), text)
 
 
+def without_underscores(text: str) -> str:
+    """Return ``text`` with digits joined that ``_`` separates: earlier versions read ``1_000``."""
+    return _UNDERSCORES.sub("", text)
+
+
 def parse_whole_number(text: str) -> int:
-    """Return the integer of ``"236602469"``, ``"236 602 469"``, ``"236_602_469"`` or ``"-1"``."""
-    joined = ungrouped(text.strip())
-    if not re.fullmatch(r"[+-]?\d+(?:_\d+)*", joined, re.ASCII):
-        raise ValueError(f"{text!r} is not a valid integer: write 1000, '1 000' or 1_000")
-    return int(joined)
+    """Return the integer of ``"236602469"``, ``"236 602 469"`` or ``"-1"``."""
+    number = read_integer(ungrouped(text.strip()))
+    if number is None:
+        raise ValueError(f"{text!r} is not a valid integer: write 1000 or '1 000'")
+    return number
 
 
 def parse_size(text: str) -> int:
@@ -108,11 +119,11 @@ def parse_address(text: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    if not colon or not host or not port_text.isascii() or not port_text.isdigit():
+    port = read_digits(port_text)
+    if not colon or not host or port is None:
         raise ValueError(f"{text!r} is not an address: write HOST:PORT, such as 127.0.0.1:10911")
     if ":" in host and not bracketed:
         raise ValueError(f"{text!r}: an IPv6 host needs brackets, such as [::1]:10911")
-    port = int(port_text)
     if port > 65_535:
         raise ValueError(f"{text!r}: port {port} is above 65535")
     return host, port

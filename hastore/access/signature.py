@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 
 from hastore.errors import ProtocolError
+from hastore.quantities import read_digits
 from hastore.wire.remoting_codes import ADMIN_REQUESTS, ResponseCode
 from hastore.wire.remoting_command import text_field
 
@@ -75,7 +76,7 @@ _OWN_LABEL: Final = b"hastore.request/1"
 _SIZE: Final = struct.Struct("!q")
 _NONCE_WORDS: Final = 4  # of 32 bits
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
-_COUNTER_DIGITS_MAX: Final = 18  # below 2**63
+_COUNTER_MAX: Final = 10**18 - 1  # below 2**63
 
 
 @attrs.frozen
@@ -273,10 +274,8 @@ class ReceivedSignatures:
         given = text_field(fields, OWN_SIGNATURE_FIELD) or ""
         if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
             return False
-        counter = fields.get(COUNTER_FIELD, "")
-        if not (counter.isascii() and counter.isdecimal() and len(counter) <= _COUNTER_DIGITS_MAX):
+        counter = read_digits(text_field(fields, COUNTER_FIELD) or "")
+        if counter is None or not self._counter < counter <= _COUNTER_MAX:
             return False
-        if int(counter) <= self._counter:
-            return False
-        self._counter = int(counter)
+        self._counter = counter
         return True

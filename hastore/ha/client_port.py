@@ -36,6 +36,7 @@ from hastore.errors import (
     UnreachableError,
     WrongPortError,
 )
+from hastore.quantities import read_digits
 from hastore.status import BrokerRole, HAProtocol
 from hastore.tls.connecting import connect_client_port
 from hastore.topic import DEFAULT_TOPIC
@@ -61,7 +62,6 @@ ASK_TIMEOUT_S: Final = 5.0
 _ANSWER_SIZE_MAX: Final = 1024 * 1024
 _RECEIVE_SIZE: Final = 64 * 1024
 _PORT_MAX: Final = 65_535
-_DIGITS_MAX: Final = 19  # of a Java long
 _PADDING: Final = b"\xff" * 16  # at least one whole report of -1, however the frame is aligned
 QUESTIONS: Final = (
     RequestCode.GET_BROKER_HA_STATUS,
@@ -277,9 +277,7 @@ def _properties(answer: RemotingCommand | None) -> dict[str, str]:
 
 
 def _number(value: object) -> int | None:
-    text = str(value)
-    is_one = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
-    return int(text) if is_one else None
+    return read_digits(str(value))
 
 
 def _port(value: object) -> int | None:

@@ -35,6 +35,7 @@ from hastore.status import (
     TlsVersion,
 )
 from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.main import root
 from hastore_cli.node.commands import node_settings, resolve
 from hastore_cli.settings.config_file import (
     find_config_file,
@@ -367,6 +368,41 @@ def test_unreadable_default_config_file_is_skipped(tmp_path, monkeypatch, capsys
         "note: hastore.toml may not be read, and is ignored; HASTORE_CONFIG names another file\n"
     )
     assert find_config_file("hastore.toml", environ) == Path("hastore.toml")
+
+
+def test_digits_grouped_by_underscores_are_read_with_a_note(tmp_path, capsys):
+    """In texts of a file, in variables and flags, as earlier versions did; never in names."""
+    file = write(
+        tmp_path / "t.toml",
+        '[node]\ndata = "/data/n_1_000"\n[store]\nfile_size = "1_024KiB"\n'
+        '[remoting]\nin_flight_max = "4_096"\npull_count_max = 1_000\n',
+    )
+    environ = {"HASTORE_REMOTING_FRAME_MAX": "16_000_000"}
+
+    def values(found):
+        return {setting.name: each.value for setting, each in found.items()}
+
+    with click.Context(click.Command("master")):
+        for _ in range(2):
+            found = values(read_config_file(file)) | values(read_environment(environ))
+        master = root.get_command(click.Context(root), "master")
+        (size,) = [each for each in master.params if "--mapped-file-size" in each.opts]
+        assert size.type.convert("1_000KiB", size, None) == 1_000 * 1024
+        with pytest.raises(click.BadParameter, match="'1_x' is not a size: write bytes"):
+            size.type.convert("1_x", size, None)
+    assert found == {
+        "[node] data": "/data/n_1_000",
+        "[store] file_size": 1 << 20,
+        "[remoting] in_flight_max": 4_096,
+        "[remoting] pull_count_max": 1_000,
+        "[remoting] frame_max": 16_000_000,
+    }
+    assert capsys.readouterr().err.replace(", which the next version refuses", "").splitlines() == [
+        f"note: {file}: [store] file_size: write 1024KiB instead of 1_024KiB",
+        f"note: {file}: [remoting] in_flight_max: write 4096 instead of 4_096",
+        "note: HASTORE_REMOTING_FRAME_MAX: write 16000000 instead of 16_000_000",
+        "note: --mapped-file-size: write 1000KiB instead of 1_000KiB",
+    ]
 
 
 def test_named_config_file_must_be_readable_toml(tmp_path):

@@ -77,11 +77,11 @@ def test_count_round_trips(count):
 
 
 @pytest.mark.parametrize(
-    "text", ["1 00", "1,000", "1  000", "12 3456", "", "1 000 x", "\u0661 000"]
+    "text", ["1 00", "1,000", "1  000", "12 3456", "", "1 000 x", "\u0661 000", "1_000"]
 )
 def test_invalid_grouping_is_refused(text):
     """Groups have three digits; commas mean fractions in some countries."""
-    with pytest.raises(ValueError, match="not a valid integer: write 1000, '1 000' or 1_000"):
+    with pytest.raises(ValueError, match=r"not a valid integer: write 1000 or '1 000'$"):
         parse_whole_number(text)
     with pytest.raises(ValueError, match="size"):
         parse_size(text)

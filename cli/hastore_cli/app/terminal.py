@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 LABEL_SIZE: Final = 9
+_NOTED: Final = "hastore.noted"
 _COLOURS: Final = {
     "ok": "green",
     "damage": "red",
@@ -177,6 +178,15 @@ def tell_text(text: str) -> None:
 def say(text: str) -> None:
     """Print one line to stderr; a reader or a terminal that has gone is not an error."""
     _say(text)
+
+
+def note(text: str) -> None:
+    """Print ``note: …`` to stderr, once in a command."""
+    context = click.get_current_context(silent=True)
+    noted = set() if context is None else context.meta.setdefault(_NOTED, set())
+    if text not in noted:
+        noted.add(text)
+        say(f"note: {text}")
 
 
 def say_text(text: str) -> None:

@@ -19,7 +19,7 @@ from typing import Final
 
 import attrs
 
-from hastore.quantities import parse_duration_ms
+from hastore.quantities import parse_duration_ms, read_digits
 
 _TIME_MAX_MS: Final = 253_402_300_800_000  # the year 10000, where datetime ends
 _SECONDS_MAX: Final = 100_000_000_000  # as milliseconds that is March 1973
@@ -37,8 +37,9 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 def _parse_time_ms(text: str, now_ms: int) -> int:
     if text == "now":
         return now_ms
-    if text.isascii() and text.isdigit():
-        return _from_number(text)
+    number = read_digits(text)
+    if number is not None:
+        return _from_number(number)
     try:
         return now_ms - parse_duration_ms(text.removeprefix("-"))
     except ValueError:
@@ -51,10 +52,9 @@ def _parse_time_ms(text: str, now_ms: int) -> int:
         raise ValueError(f"{text!r} is not a time: {_FORMS}") from None
 
 
-def _from_number(text: str) -> int:
-    number = int(text)
+def _from_number(number: int) -> int:
     if 0 < number < _SECONDS_MAX:
-        raise ValueError(f"{text!r} looks like seconds: times are milliseconds, {number}000")
+        raise ValueError(f"'{number}' looks like seconds: times are milliseconds, {number}000")
     return number
 
 

@@ -42,7 +42,7 @@ _CODES: Final = (
 )
 _WAIT_CODES: Final = f"{_CODES[:-1]}; 5 it was not master in time."
 _ID: Final = WholeNumber(min=1)
-_IDS: Final = ParsedType("N,N", lambda text: parse_value(Kind.COUNTS, text), ())
+_IDS: Final = ParsedType("N,N", lambda text: parse_value(Kind.COUNTS, text), (), is_number=True)
 
 _DIRECTORY: Final = click.Path(path_type=Path)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.config import CoordinatorConfig, GroupNodeConfig, check_addresses
+from hastore.quantities import read_digits
 from hastore_cli.settings.kinds import format_value, parse_value
 from hastore_cli.settings.settings import PLACES, default_text
 
@@ -87,9 +88,8 @@ def _lines_of(role: str, setting: Setting, text: str | None) -> Iterator[str]:
     )
     if text is not None:
         try:
-            value = parse_value(
-                setting.kind, int(text) if text.isascii() and text.isdecimal() else text
-            )
+            number = read_digits(text)
+            value = parse_value(setting.kind, text if number is None else number)
         except ValueError as error:
             raise ValueError(f"{setting.name}: {error}") from error
         yield f"{setting.key} = {format_value(setting.kind, value)}"

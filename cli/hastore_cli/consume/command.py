@@ -36,7 +36,7 @@ def _parse_start(text: str) -> ConsumeStart:
     return parse_start(text, wall_clock_ms())
 
 
-_START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored"))
+_START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored"), is_number=True)
 
 
 @click.command(

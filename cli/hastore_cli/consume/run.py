@@ -25,7 +25,7 @@ import trio
 from hastore.client.master_link import FAILOVER_TIMEOUT_S
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, RequestFailedError, UnreachableError
-from hastore.quantities import ungrouped
+from hastore.quantities import read_digits, ungrouped
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.times import parse_time_ms
@@ -348,8 +348,9 @@ def parse_start(text: str, now_ms: int) -> ConsumeStart:
             return ConsumeStart(kind)
     if text.startswith("@"):
         return ConsumeStart(StartKind.TIME, parse_time_ms(text[1:], now_ms))
-    if ungrouped(text).isascii() and ungrouped(text).isdigit():
-        return ConsumeStart(StartKind.OFFSET, int(ungrouped(text)))
+    offset = read_digits(ungrouped(text))
+    if offset is not None:
+        return ConsumeStart(StartKind.OFFSET, offset)
     raise ValueError(f"{text!r} is not beginning, end, stored, an offset or @TIME (such as @15min)")
 
 

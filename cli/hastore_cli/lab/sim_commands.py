@@ -13,7 +13,7 @@ from hastore.quantities import ungrouped
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.output import echo_json
 from hastore_cli.app.terminal import tell, tell_text
-from hastore_cli.settings.param_types import Number, WholeNumber
+from hastore_cli.settings.param_types import Number, WholeNumber, plain_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def _parse_seeds(
 ) -> tuple[int, int | None] | None:
     if value is None:
         return None
-    match = _RANGE.fullmatch(ungrouped(value.strip()))
+    match = _RANGE.fullmatch(ungrouped(plain_digits(value.strip(), "the seeds")))
     if match is None:
         raise click.BadParameter(f"{value!r} is not a seed or a range: write 17, or 0..200")
     first = int(match[1])

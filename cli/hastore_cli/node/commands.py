@@ -39,7 +39,7 @@ from hastore_cli.settings.config_file import (
     read_environment,
     values_of,
 )
-from hastore_cli.settings.kinds import choices_of, format_value, parse_value
+from hastore_cli.settings.kinds import NUMBER_KINDS, choices_of, format_value, parse_value
 from hastore_cli.settings.param_types import ParsedType
 from hastore_cli.settings.settings import NODE_CONFIGS, PLACES, SETTINGS, default_text
 
@@ -108,7 +108,12 @@ def _setting_options(node: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def _parameter_type(kind: Kind) -> ParsedType:
-    return ParsedType(kind.value, lambda text: parse_value(kind, text), choices_of(kind))
+    return ParsedType(
+        kind.value,
+        lambda text: parse_value(kind, text),
+        choices_of(kind),
+        is_number=kind in NUMBER_KINDS,
+    )
 
 
 def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,8 +23,9 @@ import rich_click as click
 
 from hastore.config import StoreConfig
 from hastore.errors import ConfigError
-from hastore_cli.app.terminal import say
-from hastore_cli.settings.kinds import parse_value
+from hastore_cli.app.terminal import note
+from hastore_cli.settings.kinds import NUMBER_KINDS, parse_value
+from hastore_cli.settings.param_types import plain_digits
 from hastore_cli.settings.settings import PLACES, SECTIONS, SETTINGS, default_text, setting_at
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 # Read by commands that ask a node (acl.access_key); similar to settings.
 COMMANDS_VARIABLES: Final = frozenset({"HASTORE_ACCESS_KEY", "HASTORE_ACCESS_SECRET"})
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
-_NOTED: Final = "hastore.ignored_files"
 
 
 @attrs.frozen
@@ -70,17 +70,9 @@ def _is_readable(path: Path) -> bool:
     except OSError:
         return False
     if not is_allowed:
-        _note_ignored(path)
+        # It may turn TLS on, or name the key.
+        note(f"{path} may not be read, and is ignored; {CONFIG_VARIABLE} names another file")
     return is_allowed
-
-
-def _note_ignored(path: Path) -> None:
-    """Say that a file is ignored, once in a command: it may turn TLS on, or name the key."""
-    context = click.get_current_context(silent=True)
-    noted = set() if context is None else context.meta.setdefault(_NOTED, set())
-    if path not in noted:
-        noted.add(path)
-        say(f"note: {path} may not be read, and is ignored; {CONFIG_VARIABLE} names another file")
 
 
 def _user_file(environ: Mapping[str, str]) -> Path:
@@ -145,6 +137,8 @@ def parse_table(table: Mapping[str, object], file: str) -> dict[Setting, Resolve
 
 
 def _parse(setting: Setting, value: object, where: str) -> object:
+    if isinstance(value, str) and setting.kind in NUMBER_KINDS:
+        value = plain_digits(value, where)
     try:
         return parse_value(setting.kind, value)
     except ValueError as error:

@@ -18,6 +18,7 @@ from hastore.quantities import (
     parse_address,
     parse_duration_ms,
     parse_size,
+    read_digits,
     ungrouped,
 )
 from hastore.setting import Kind
@@ -54,6 +55,17 @@ _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
     Kind.LOG_FORMAT: {name: name for name in ("auto", "console", "json")},
     Kind.LOG_LEVEL: {name: name for name in ("debug", "info", "warning", "error")},
 }
+# Kinds whose texts had digits grouped by ``_`` in earlier versions.
+NUMBER_KINDS: Final = frozenset(
+    {
+        Kind.SIZE,
+        Kind.COUNT,
+        Kind.COUNT_OR_ZERO,
+        Kind.ALL_OR_COUNT,
+        Kind.COUNTS,
+        Kind.PEERS,
+    }
+)
 _BOOLS: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -97,10 +109,10 @@ def parse_value(kind: Kind, value: object) -> object:
 
 
 def _parse_count(text: str) -> int:
-    digits = ungrouped(text)
-    if not digits.isascii() or not digits.isdigit():
+    number = read_digits(ungrouped(text))
+    if number is None:
         raise ValueError(f"{text!r} is not a whole number")
-    return int(digits)
+    return number
 
 
 def _parse_all_or_count(text: str) -> int | str:
@@ -164,19 +176,22 @@ def _parse_hours(text: str) -> int:
 
 
 def _parse_percent(text: str) -> int:
-    digits = text.strip().removesuffix("%").rstrip()
-    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= 100:
+    percent = read_digits(text.strip().removesuffix("%").rstrip())
+    if percent is None or not 1 <= percent <= 100:
         raise ValueError(f"{text!r} is not a percentage from 1% to 100%")
-    return int(digits)
+    return percent
 
 
 def parse_clock_hours(text: str) -> str:
     """Check hours of the day, separated by ``;`` as in RocketMQ: ``4;16`` is ``04;16``."""
-    hours = [hour.strip() for hour in text.split(";")]
-    for hour in hours:
-        if not hour.isascii() or not hour.isdigit() or int(hour) > 23:
-            raise ValueError(f"{text!r}: {hour!r} is not an hour from 00 to 23; write 04, or 04;16")
-    return ";".join(f"{int(hour):02d}" for hour in hours)
+    hours = []
+    for part in text.split(";"):
+        hour = read_digits(part.strip())
+        if hour is None or hour > 23:
+            what = f"{part.strip()!r} is not an hour from 00 to 23"
+            raise ValueError(f"{text!r}: {what}; write 04, or 04;16")
+        hours.append(f"{hour:02d}")
+    return ";".join(hours)
 
 
 def parse_delay_levels(text: str) -> str:
@@ -204,7 +219,7 @@ _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.ADDRESSES: _parse_addresses,
     Kind.HA_ADDRESS: _parse_ha_address,
     Kind.LOCAL_ADDRESS: lambda text: parse_address(
-        f"127.0.0.1:{text.strip()}" if text.strip().isdigit() else text
+        text if read_digits(text.strip()) is None else f"127.0.0.1:{text.strip()}"
     ),
     Kind.SIZE: lambda text: _above_zero(parse_size(text)),
     Kind.COUNT: lambda text: _above_zero(_parse_count(text)),

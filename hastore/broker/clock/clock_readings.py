@@ -12,7 +12,7 @@ import attrs
 
 from hastore.broker.clock.clock_verdict import ClockReading
 from hastore.concurrency.peers import one_spelling
-from hastore.quantities import is_loopback
+from hastore.quantities import is_loopback, read_digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,5 @@ class ClockReadings:
 
 def _time_of(value: object) -> int | None:
     """Return the milliseconds since 1970 in a peer's field; None if it is not a time."""
-    if not isinstance(value, str) or not (value.isascii() and value.isdecimal()):
-        return None
-    wall_ms = int(value) if len(value) <= len(str(_TIME_MAX_MS)) else _TIME_MAX_MS
-    return wall_ms if wall_ms < _TIME_MAX_MS else None
+    wall_ms = read_digits(value) if isinstance(value, str) else None
+    return wall_ms if wall_ms is not None and wall_ms < _TIME_MAX_MS else None

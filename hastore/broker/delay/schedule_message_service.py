@@ -36,6 +36,7 @@ from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.message import PROPERTY_UNIQ_KEY
+from hastore.quantities import read_digits
 from hastore.status import PutMessageStatus
 from hastore.store.json_file import JsonFile
 from hastore.store.log.store_directory import DELAY_OFFSET_FILE
@@ -451,7 +452,7 @@ def _up_to_size(units: Sequence[Unit]) -> Sequence[Unit]:
 def _offsets_of(stored: dict[str, Any]) -> dict[int, int]:
     """Return the table of ``delayOffset.json``, without values that are not offsets."""
     return {
-        int(level): offset
-        for level, offset in stored[_OFFSET_TABLE].items()
-        if level.isascii() and level.isdecimal() and isinstance(offset, int) and offset >= 0
+        level: offset
+        for key, offset in stored[_OFFSET_TABLE].items()
+        if (level := read_digits(key)) is not None and isinstance(offset, int) and offset >= 0
     }

@@ -44,6 +44,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, HastoreError, ProtocolError
 from hastore.ha.client_port import PortKind, own_key
 from hastore.ha.client_port_link import open_client_port_link
+from hastore.quantities import read_digits
 from hastore.store.json_file import JsonFile
 from hastore.store.log.store_directory import DELAY_OFFSET_FILE
 from hastore.store.queue.deleted_topics import limit_deleted, lower_deleted
@@ -521,7 +522,7 @@ def _stored_offsets(stored: dict[str, Any]) -> dict[int, int]:
     if not isinstance(table, dict):
         return {}
     return {
-        int(level): offset
-        for level, offset in table.items()
-        if level.isascii() and level.isdecimal() and type(offset) is int and offset > 0
+        level: offset
+        for key, offset in table.items()
+        if (level := read_digits(key)) is not None and type(offset) is int and offset > 0
     }

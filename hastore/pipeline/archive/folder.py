@@ -24,6 +24,7 @@ import attrs
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.errors import ConfigError, DiskError, StoreError
 from hastore.pipeline.archive.files import STAGED_ENTRY, archive_segment
+from hastore.quantities import read_digits
 from hastore.store.archive.file_digest import file_digest
 from hastore.store.archive.manifest import (
     MANIFEST_FILE,
@@ -96,13 +97,14 @@ def segment_offsets(names: Iterable[str], known: Iterable[int]) -> list[int]:
     there = sorted(known)
     offsets = []
     for name in names:
-        if not (name.isascii() and name.isdecimal()) or int(name) not in there:
+        offset = read_digits(name)
+        if offset is None or offset not in there:
             span = f"{there[0]} to {there[-1]}" if there else "none"
             raise ConfigError(
                 f"no segment begins at {name!r}",
                 hint=f"a segment is named by its offset; here: {span}",
             )
-        offsets.append(int(name))
+        offsets.append(offset)
     return sorted(set(offsets))
 
 

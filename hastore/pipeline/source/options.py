@@ -16,6 +16,7 @@ import attrs
 from hastore.columnar.log_range import Bounds
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import ConfigError
+from hastore.quantities import read_digits
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
 NUMBER_MAX: Final = 2**63 - 1  # the greatest offset
-_DIGITS_MAX: Final = 20  # any longer number is too large
 _QUEUE_ID_MAX: Final = 2**31 - 1
 _TASKS_MAX: Final = 100_000
 _TIME_MAX_MS: Final = 253_402_300_799_999  # the year 9999
@@ -193,9 +193,10 @@ def _number(
     text = given.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or not least <= int(text[:_DIGITS_MAX]) <= most:
+    number = read_digits(text)
+    if number is None or not least <= number <= most:
         raise _invalid(name, text, f"a number from {least} to {most}")
-    return int(text)
+    return number
 
 
 def _in_order(
@@ -222,8 +223,9 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
 
 def time_ms(text: str, name: str) -> int:
     """Parse a time in ms since 1970 or ISO 8601 (UTC by default).  Raises ConfigError."""
-    if text.isascii() and text.isdecimal() and int(text[:_DIGITS_MAX]) <= _TIME_MAX_MS:
-        return int(text)
+    number = read_digits(text)
+    if number is not None and number <= _TIME_MAX_MS:
+        return number
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:

@@ -30,6 +30,7 @@ from hastore.errors import ConfigError, HastoreError
 from hastore.pipeline.source.batch_reader import RangesPartition, read_ranges
 from hastore.pipeline.source.options import ReadOptions, time_ms
 from hastore.pipeline.source.plain_errors import plain_errors
+from hastore.quantities import read_digits
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return max(self._log(store).end(), first)
         if wanted.startswith("@"):
             return offset_at_time(disk, store, time_ms(wanted[1:], "startingOffset"))
-        if wanted.isascii() and wanted.isdecimal():
-            return record_at(disk, store, int(wanted))
+        offset = read_digits(wanted)
+        if offset is not None:
+            return record_at(disk, store, offset)
         raise ConfigError(
             f"option startingOffset: {wanted!r} is not a position in a log",
             hint="use earliest, latest, an offset, or @ and a time",

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 import attrs
 
 from hastore.errors import ConfigError
+from hastore.quantities import read_digits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,10 +168,11 @@ def parse_hours(text: str) -> frozenset[int]:
     """Read ``delete_when``: hours of the local day, separated by ``;``."""
     hours = set()
     for part in filter(None, (part.strip() for part in text.split(";"))):
-        if not (part.isascii() and part.isdecimal()) or int(part) >= _HOURS_A_DAY:
+        hour = read_digits(part)
+        if hour is None or hour >= _HOURS_A_DAY:
             msg = f"delete_when: {part!r} is not an hour of the day"
             raise ConfigError(msg, hint='00 to 23, separated by ";", for example "04" or "02;14"')
-        hours.add(int(part))
+        hours.add(hour)
     return frozenset(hours)
 
 
