@@ -164,8 +164,8 @@ def content(rows):
         own = {
             name: value
             for name, value in row["properties"].items()
-            # A message without a UNIQ_KEY gets one when it is sent.
-            if name not in {"__CRC32#", "UNIQ_KEY"}
+            # A message without a UNIQ_KEY gets one when it is sent; a committed one is a plain one.
+            if name not in {"__CRC32#", "UNIQ_KEY", "TRAN_MSG"}
         }
         queues.setdefault((row["topic"], row["queue_id"]), []).append(
             {

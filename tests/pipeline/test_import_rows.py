@@ -105,7 +105,8 @@ def test_flag_may_be_negative(tmp_path):
 
 
 def test_internal_messages_of_a_broker_are_left_out(tmp_path):
-    """They are timers and half messages; a committed message loses its transaction flag."""
+    """Timers, half messages; a committed message loses what marks its transaction."""
+    marks = {"TRAN_MSG": "true", "KEYS": "k"}
     rows = read(
         write(
             tmp_path / "all.jsonl",
@@ -113,12 +114,13 @@ def test_internal_messages_of_a_broker_are_left_out(tmp_path):
                 {"topic": "SCHEDULE_TOPIC_XXXX", "body": ""},
                 {"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "body": ""},
                 {"topic": "t", "body": "", "sys_flag": 4},
-                {"topic": "t", "body": "", "sys_flag": 8 | 0x30 | 1},
+                {"topic": "t", "body": "", "sys_flag": 8 | 0x30 | 1, "properties": marks},
             ],
         )
     )
     assert [row.message is None for row in rows] == [True, True, True, False]
     assert rows[3].message.sys_flag == 1
+    assert rows[3].message.properties == {"KEYS": "k"}
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,10 @@ INFO: Final = JobInfo(
     time and the order in each queue are kept; offsets and store times are new. topic and body
     are enough. All rows are checked before the first is sent. Topics get the queues that rows
     name. The broker's own messages (timers of delayed messages, halves of transactions) are left
-    out, by topic. Rows of the table were not stored, or their outcome is unknown: place, topic,
-    queue_id, outcome, reason. If the link breaks, skip in the summary is the number of rows that
-    need not be sent again; some later rows may be stored too.
+    out, by topic; committed messages are sent as ordinary ones, without TRAN_MSG. Rows of the
+    table were not stored, or their outcome is unknown: place, topic, queue_id, outcome, reason. If
+    the link breaks, skip in the summary is the number of rows that need not be sent again; some
+    later rows may be stored too.
     """,
     examples=(
         "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",

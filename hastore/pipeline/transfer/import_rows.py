@@ -26,7 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.errors import ConfigError
-from hastore.message import PROPERTY_CRC32, PROPERTY_KEYS, PROPERTY_TAGS, Message
+from hastore.message import (
+    PROPERTY_CRC32,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED,
+    Message,
+)
 from hastore.store.record.layout import (
     PRODUCER_FLAGS,
     TRANSACTION_COMMIT_TYPE,
@@ -48,6 +54,7 @@ COLUMNS: Final = (
 BROKER_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
+_NOT_SENT: Final = frozenset({PROPERTY_CRC32, PROPERTY_TRANSACTION_PREPARED})
 _INT_MAX: Final = 2**31 - 1
 _MS_MAX: Final = 2**62
 _PARQUET_ROWS: Final = 64  # per batch: bodies may have 4 MiB
@@ -265,11 +272,15 @@ def _body(fields: dict[str, Any]) -> bytes:
 
 
 def _properties(fields: dict[str, Any]) -> dict[str, str]:
-    """Return the properties that a producer sends; the store adds a new checksum."""
+    """Return the properties that a producer sends.
+
+    The store adds a new checksum.  ``TRAN_MSG`` would make a half message of a committed one, which
+    the master refuses; RocketMQ removes it at the commit.
+    """
     given = fields.get("properties")
     if given is None:
         named = {PROPERTY_TAGS: fields.get("tags"), PROPERTY_KEYS: fields.get("keys")}
         given = {name: value for name, value in named.items() if value}
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise ConfigError("properties are not an object with text values")
-    return {name: value for name, value in given.items() if name != PROPERTY_CRC32}
+    return {name: value for name, value in given.items() if name not in _NOT_SENT}
