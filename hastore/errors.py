@@ -62,6 +62,10 @@ class RequestFailedError(HastoreError):
         self.code = code
 
 
+class QueueNotThereError(RequestFailedError):
+    """A message for a queue that its topic does not have; it is certainly not stored."""
+
+
 class QuotaUsedUpError(RequestFailedError):
     """A request would make more than its ``owner`` may have; ``quota`` is the setting's name."""
 

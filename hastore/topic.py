@@ -27,6 +27,17 @@ SYSTEM_TOPICS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
+# Those of them that take no messages of producers: code 16.
+NO_PRODUCER_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # after the cluster's name
 TOPIC_BYTES: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")

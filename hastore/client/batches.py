@@ -82,13 +82,14 @@ class Batches:
     def __init__(self, size_max: int = BATCH_SIZE_MAX) -> None:
         self._size_max = size_max
         self.requests: list[list[Outgoing]] = []
-        # Of each topic and queue: the last request, its size, whether its messages wait.
-        self._open: dict[tuple[str, int], tuple[list[Outgoing], int, bool]] = {}
+        # Of each topic and queue: the last request, its size, whether its messages wait.  Messages
+        # whose queue the node chooses are apart from those whose queue is given.
+        self._open: dict[tuple[str, int, bool], tuple[list[Outgoing], int, bool]] = {}
 
     def add(self, outgoing: Outgoing) -> None:
         """Add a message."""
         pending, size = outgoing.pending, outgoing.size
-        queue = pending.topic, pending.queue_id
+        queue = pending.topic, pending.queue_id, pending.any_queue
         if size > BATCHED_SIZE_MAX or not _is_plain(outgoing):
             self._open.pop(queue, None)
             self.requests.append([outgoing])

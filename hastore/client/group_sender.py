@@ -1,7 +1,7 @@
 """One group's part of a producer: messages become requests on the link to its master.
 
-A message without a UNIQ_KEY gets one, and without a queue the next one in turn.  Nothing here
-waits: the caller has seen that there is room.
+A message without a UNIQ_KEY gets one.  For a message without a queue the node chooses one: it alone
+knows how many queues the topic has.  Nothing here waits: the caller has seen that there is room.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 # Queues of a topic whose route is unknown (the defaultTopicQueueNums of RocketMQ's clients).
 _QUEUE_NUMS_DEFAULT: Final = 4
+_ANY_QUEUE: Final = -1  # on the wire: the broker chooses, RocketMQ's too
 _BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # fits a frame of 16 MiB with the largest header
 
 
@@ -75,6 +76,7 @@ class GroupSender:
 
     def post(self, message: Message, queue_id: int | None) -> PendingSend:
         """Send a message.  Raises as ``Producer.submit``."""
+        any_queue = queue_id is None and not message.queue_id
         if queue_id is None:
             queue_id = message.queue_id or self._next_queue()
         now_ms = self._wall_clock.now_ms()
@@ -84,6 +86,7 @@ class GroupSender:
         if unique_key is None:
             unique_key = new_key = self._unique_keys.make(now_ms)
         pending = PendingSend(self.link.next_opaque(), message.topic, queue_id, unique_key)
+        pending.any_queue = any_queue
         self._post_one(pending, message, new_key, now_ms)
         return pending
 
@@ -98,11 +101,12 @@ class GroupSender:
     ) -> bytes:
         born_ms = message.born_timestamp_ms
         born_ms = now_ms if born_ms is None else born_ms
+        queue_id = _ANY_QUEUE if pending.any_queue else pending.queue_id
         if self.access_key is not None:
             fields = write_send_fields(
                 message,
                 properties_text(message, new_key),
-                queue_id=pending.queue_id,
+                queue_id=queue_id,
                 born_timestamp_ms=born_ms,
                 group=self.group,
             )
@@ -112,7 +116,7 @@ class GroupSender:
             message,
             serialize_type=self.serialize_type,
             opaque=pending.opaque,
-            queue_id=pending.queue_id,
+            queue_id=queue_id,
             born_timestamp_ms=born_ms,
             group=self.group,
             unique_key=new_key,
@@ -138,8 +142,9 @@ class GroupSender:
                 break
         batches = Batches(self._batch_size_max)
         for outgoing, next_queue in zip(run, self._next_queues(len(run)), strict=True):
-            own_queue = outgoing.message.queue_id or next_queue
-            outgoing.pending.queue_id = own_queue if queue_id is None else queue_id
+            own_queue, send = outgoing.message.queue_id, outgoing.pending
+            send.any_queue = queue_id is None and not own_queue
+            send.queue_id = (own_queue or next_queue) if queue_id is None else queue_id
             batches.add(outgoing)
         # Whatever raises does so before anything is sent.
         requests = [self._gathered(request, now_ms) for request in batches.requests]
@@ -192,7 +197,8 @@ class GroupSender:
                     one.pending.fail(str(error))
 
         body = join_batch([(one.message, one.text or b"") for one in request])
-        head = self._batch_head(opaque, first.message, first.pending.queue_id, body, now_ms)
+        queue_id = _ANY_QUEUE if first.pending.any_queue else first.pending.queue_id
+        head = self._batch_head(opaque, first.message, queue_id, body, now_ms)
         return PendingBatch(opaque, [one.pending for one in request], send_singly), head, body
 
     def post_batch(self, messages: Sequence[Message], queue_id: int | None) -> PendingSend:
@@ -202,6 +208,7 @@ class GroupSender:
             raise ConfigError(msg)
         first = messages[0]
         now_ms = self._wall_clock.now_ms()
+        any_queue = queue_id is None and not first.queue_id
         if queue_id is None:
             queue_id = first.queue_id or self._next_queue()
         keyed = []
@@ -216,7 +223,9 @@ class GroupSender:
         check_text_size(first.topic)
         opaque = self.link.next_opaque()
         pending = PendingSend(opaque, first.topic, queue_id, None)
-        head = self._batch_head(opaque, first, queue_id, body, now_ms)
+        pending.any_queue = any_queue
+        wire_queue_id = _ANY_QUEUE if any_queue else queue_id
+        head = self._batch_head(opaque, first, wire_queue_id, body, now_ms)
         self.link.post(pending, head, body)
         return pending
 

@@ -178,8 +178,8 @@ class Producer:
     async def send(self, message: Message, *, queue_id: int | None = None) -> SendResult:
         """Send one message and wait for its outcome.
 
-        If cancelled, the outcome is unknown.  ``queue_id`` None: the message's own if it is not 0,
-        otherwise round robin.  Raises as ``submit`` and ``PendingSend.result`` do.
+        If cancelled, the outcome is unknown.  If ``queue_id`` is None, it is the message's own, or
+        the node chooses one if that is 0.  Raises as ``submit`` and ``PendingSend.result`` do.
         """
         pending = await self.submit(message, queue_id=queue_id)
         return await pending.wait()
@@ -257,7 +257,7 @@ class Producer:
 
     @property
     def queue_nums(self) -> int:
-        """The number of queues that messages without one go to, in turn; of the first group."""
+        """The number of queues of a new topic; of the first group."""
         return self._home.queue_nums
 
     @property

@@ -78,7 +78,7 @@ class PendingSend(PendingRequest):
     The answer to a batch (``PendingBatch``) answers each of its messages.
     """
 
-    __slots__ = ("_again", "_ok", "_place", "queue_id", "topic", "unique_key")
+    __slots__ = ("_again", "_ok", "_place", "any_queue", "queue_id", "topic", "unique_key")
 
     takes_ok: ClassVar[bool] = True
 
@@ -86,6 +86,8 @@ class PendingSend(PendingRequest):
         super().__init__(opaque)
         self.topic = topic
         self.queue_id = queue_id
+        # Whether the node chooses the queue; ``queue_id`` is then the producer's guess.
+        self.any_queue = False
         self.unique_key = unique_key
         self._ok: OkReply | None = None
         # In a batch: the message's number, the count of messages, its id if each has one.

@@ -156,15 +156,6 @@ async def test_a_one_way_send_is_in_flight_until_it_is_decided():
         assert (await client.ask(RemotingCommand(code=35, opaque=5))).opaque == 5
 
 
-@pytest.mark.parametrize(("given_id", "taken"), [(3, 3), (8, 0), (21, 5)])
-async def test_a_queue_id_that_is_too_high_is_mapped_to_an_existing_one(given_id, taken):
-    """All messages for that queue go to the same one."""
-    target = InMemoryTarget()
-    async with serving(target) as (_, address), raw_client(address) as client:
-        response = await client.ask(send_command(queue_id=given_id))
-    assert response.ext_fields["queueId"] == str(taken)
-
-
 async def test_messages_without_a_queue_go_to_each_queue_in_turn():
     """A queue id of -1 means any queue."""
     target = InMemoryTarget()
@@ -183,7 +174,7 @@ async def test_messages_without_a_queue_go_to_each_queue_in_turn():
     ("changes", "code", "remark"),
     [
         ({"ext_fields": {"g": "x"}}, 13, "ext field g is not an integer"),
-        ({"ext_fields": {"f": "4"}}, 16, "transactional"),
+        ({"properties": {"TRAN_MSG": "true"}}, 16, "transactional"),
         ({"ext_fields": {"m": "true"}}, 13, "batch entry at byte 0"),
     ],
 )

@@ -119,10 +119,12 @@ class TopicConfigManager:
         config = self.topics.get(topic)
         if config is not None:
             return config
-        if topic_fault(topic) is not None or topic == DEFAULT_TOPIC:
+        if topic_fault(topic) is not None:
             return None
         if not self.auto_create:
             raise RequestFailedError(_missing(topic), code=ResponseCode.TOPIC_NOT_EXIST)
+        if topic == DEFAULT_TOPIC:  # it stands for topics that do not exist: in no table
+            return self._default(topic)
         return self._make(self._default(topic), owner)
 
     def _make(self, config: TopicConfig, owner: str | None) -> TopicConfig:
@@ -267,7 +269,7 @@ class TopicConfigManager:
         if topic_fault(topic) is not None or not 0 <= queue_id < QUEUE_NUMS_MAX:
             return
         if config is None:
-            if topic == SCHEDULE_TOPIC or not self._has_room():
+            if topic in {SCHEDULE_TOPIC, DEFAULT_TOPIC} or not self._has_room():
                 return
             config = self._default(topic)
         self.topics[topic] = attrs.evolve(

@@ -47,14 +47,17 @@ from hastore.errors import (
     FrameTooLargeError,
     LimitReachedError,
     ProtocolError,
+    QueueNotThereError,
     RequestFailedError,
     RoleChangedError,
 )
+from hastore.status import PutMessageStatus
 from hastore.tls.tls_socket import accept_tls
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.liberal_json import TURN_SIZE
 from hastore.wire.remoting_codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.send_message import PUT_STATUS_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -697,11 +700,15 @@ def _refusal(error: ProtocolError | RequestFailedError, opaque: int, serialize_t
     """Return the reply to a request that was not submitted."""
     # MESSAGE_ILLEGAL for malformed requests too: certainly nothing was stored.
     code = getattr(error, "code", ResponseCode.MESSAGE_ILLEGAL)
+    fields = {}
+    if isinstance(error, QueueNotThereError):  # of code 1 alone a client does not know
+        fields[PUT_STATUS_FIELD] = PutMessageStatus.MESSAGE_ILLEGAL.value
     return encode_command(
         RemotingCommand(
             code=code,
             opaque=opaque,
             flag=FLAG_RESPONSE,
+            ext_fields=fields,
             remark=str(error),
             serialize_type=SerializeType(serialize_type),
         )

@@ -1,5 +1,10 @@
 """Send requests of the client port: messages into ``submit``, outcomes into reply frames.
 
+Three kinds of messages are refused before the put, as in RocketMQ 4.9.8
+(``AbstractSendMessageProcessor``, ``SendMessageProcessor``): half messages, messages to topics that
+take no producers, and messages for a queue that the topic does not have.  The property ``TRAN_MSG``
+makes a half message; the transaction bits of the sysFlag do not.
+
 The response codes are RocketMQ's.  One code stands for several statuses, so the ext field
 ``putStatus`` names the status; ``notMaster`` says that this node serves no more as a master, so
 that the message belongs to another one (stock clients ignore both).
@@ -14,10 +19,15 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.concurrency.group_commit_request import LEASE_OVER
-from hastore.errors import QuotaUsedUpError, RequestFailedError
-from hastore.message import PROPERTY_DELAY_TIME_LEVEL, PROPERTY_UNIQ_KEY, Message
+from hastore.errors import QueueNotThereError, QuotaUsedUpError, RequestFailedError
+from hastore.message import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_KEY,
+    Message,
+)
 from hastore.status import BrokerRole, PutMessageStatus
-from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_TYPE_MASK
+from hastore.topic import NO_PRODUCER_TOPICS
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -84,7 +94,6 @@ class SendMessageProcessor:
             return self.submit_message(message, _reply_to(command, unique_key), client)
         messages = read_batch(command, client.peer)
         first = messages[0]
-        _check(first)
         queue_id = self._queue_of(first, client)
         for message in messages:
             message.queue_id = queue_id
@@ -96,7 +105,8 @@ class SendMessageProcessor:
         self, message: Message, reply_to: ReplyTo, client: ClientConnection
     ) -> GroupCommitRequest:
         """Submit one message.  Raises RequestFailedError if it is refused."""
-        if message.sys_flag:
+        properties = message.properties
+        if properties and PROPERTY_TRANSACTION_PREPARED in properties:
             _check(message)
         message.queue_id = self._queue_of(message, client)
         request = self.target.submit(message)
@@ -106,10 +116,14 @@ class SendMessageProcessor:
     def _queue_of(self, message: Message, client: ClientConnection) -> int:
         """Return the queue to write to: the next in turn for a negative number.
 
-        A number that is too high is taken modulo the number of queues, so that its messages stay in
-        order.  Raises RequestFailedError if the topic is not writable.
+        A slave's topics may be older than its master's, so what they lack is no reason: the put is
+        refused because it is a slave.  Raises RequestFailedError if the topic takes no messages or
+        has no such queue.
         """
         topic, queue_id = message.topic, message.queue_id
+        if topic in NO_PRODUCER_TOPICS:
+            msg = f"Sending message to topic[{topic}] is forbidden."  # RocketMQ's
+            raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
         config = self.topics.topics.get(topic)
         if config is None:
             config = self._new_topic(topic, client)
@@ -119,10 +133,19 @@ class SendMessageProcessor:
             self.topics.keep(topic)
         queue_nums = config.write_queue_nums
         if not config.is_writable or not queue_nums:
+            if self.target.role is BrokerRole.SLAVE:
+                return max(queue_id, 0)
             msg = f"topic {topic} is not writable (perm {config.perm}, {queue_nums} write queues)"
             raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
         if queue_id >= 0:
-            return queue_id % queue_nums
+            # A queue that can be read is written to as well, as in RocketMQ.
+            if queue_id >= queue_nums and queue_id >= config.read_queue_nums:
+                if self.target.role is BrokerRole.SLAVE:
+                    return queue_id
+                queues = max(queue_nums, config.read_queue_nums)
+                msg = f"request queueId[{queue_id}] is illegal: topic {topic} has {queues} queues"
+                raise QueueNotThereError(msg, code=ResponseCode.SYSTEM_ERROR)
+            return queue_id
         self._turn += 1
         return self._turn % queue_nums
 
@@ -175,7 +198,16 @@ def _reply_to(command: RemotingCommand, unique_key: str | None) -> ReplyTo:
 
 
 def _check(message: Message) -> None:
-    if message.sys_flag & TRANSACTION_TYPE_MASK == TRANSACTION_PREPARED_TYPE:
+    """Refuse a transaction's half message.  Raises RequestFailedError.
+
+    Old clients keep ``TRAN_MSG`` when they retry: a retry with a delay is an ordinary message.
+    """
+    properties = message.properties or {}
+    if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() != "true":
+        return
+    level = properties.get(PROPERTY_DELAY_TIME_LEVEL, "")
+    has_delay = level.isascii() and level.isdecimal() and int(level[:10]) > 0
+    if message.reconsume_times == 0 or not has_delay:
         msg = "this broker does not take transactional messages"
         raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
 
