@@ -6,7 +6,8 @@
      "remark":"...","serializeTypeCurrentRPC":"JSON","version":409}
 
 Read liberally: a field may be missing or null (``remark`` often is), a number may be text, unknown
-fields are ignored.  Fields are written in fastjson's order.  Source: RocketMQ 4.9.8
+fields are ignored.  Bytes that are not UTF-8 become U+FFFD, as in Java: only the request that has
+them may be refused.  Fields are written in fastjson's order.  Source: RocketMQ 4.9.8
 ``RemotingCommand``, ``RemotingSerializable``.
 
 Invariant: any bytes yield a command or a ProtocolError.
@@ -65,7 +66,7 @@ def _parse(header: bytes) -> dict[str, Any]:
     if len(header) > _LONG:
         _check_values(header)
     try:
-        text = header.decode().lstrip(" \t\n\r")
+        text = header.decode(errors="replace").lstrip(" \t\n\r")
         fields, end = _raw_decode(text)
         if end != len(text) and not text[end:].isspace():
             msg = f"the header has {len(text) - end} characters after its JSON"

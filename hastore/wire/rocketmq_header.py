@@ -7,7 +7,8 @@
     int32 ext size    | { int16 key size | key | int32 value size | value } ...
 
 All big-endian; every size is checked against the bytes left.  A code above 32 767 does not fit
-(RocketMQ truncates it; hastore raises ProtocolError).  Source: RocketMQ 4.9.8
+(RocketMQ truncates it; hastore raises ProtocolError).  Bytes of a text that are not UTF-8 become
+U+FFFD, as in Java: only the request that has them may be refused.  Source: RocketMQ 4.9.8
 ``RocketMQSerializable``.
 
 Invariant: any bytes yield a command or a ProtocolError.
@@ -83,7 +84,8 @@ def _decode_fields(header: bytes, position: int) -> dict[str, Any]:
         if position < value_begin or position > end:
             msg = f"an ext field value at byte {key_end} of {end} of the header has no room"
             raise ProtocolError(msg)
-        fields[header[key_begin:key_end].decode()] = header[value_begin:position].decode()
+        name = header[key_begin:key_end].decode(errors="replace")
+        fields[name] = header[value_begin:position].decode(errors="replace")
     return fields
 
 
@@ -100,13 +102,11 @@ def decode_rocketmq_header(header: bytes, body: bytes) -> RemotingCommand:
         if fields_at + fields_size != end:
             msg = f"{fields_size} bytes of ext fields where {end - fields_at} are"
             raise ProtocolError(msg)
-        remark = header[_FIXED.size : fields_at - 4].decode() if remark_size else None
+        remark_bytes = header[_FIXED.size : fields_at - 4]
+        remark = remark_bytes.decode(errors="replace") if remark_size else None
         ext_fields = _decode_fields(header, fields_at)
     except struct.error as error:
         msg = f"a binary header of {end} bytes ends inside a field"
-        raise ProtocolError(msg) from error
-    except UnicodeDecodeError as error:
-        msg = f"a binary header's text is not UTF-8: {error}"
         raise ProtocolError(msg) from error
     return RemotingCommand(
         code=code,

@@ -15,6 +15,7 @@ from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record import layout
 from hastore.wire.config_tables import TopicConfig
+from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.send_message import write_batch
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
@@ -226,3 +227,43 @@ async def test_a_producer_without_a_queue_needs_not_know_their_number():
     assert all(result.ok for result in [*single, *many, together])
     assert sorted(result.queue_id for result in single) == [0, 0, 1, 1, 2, 2]
     assert {result.queue_id for result in many} == {0, 1, 2}
+
+
+# -- headers that are not UTF-8 -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+async def test_a_header_byte_that_is_not_utf_8_costs_no_other_request(serialize_type):
+    """It becomes U+FFFD, and every request has its answer."""
+
+    def frame_of(opaque, **changes):
+        command = send_command(opaque, serialize_type=serialize_type, **changes)
+        return encode_command(command)
+
+    def with_bytes(opaque, text, found, **changes):
+        """Return a request in which the ASCII text ``found`` is replaced, in its size."""
+        assert len(text) == len(found)
+        return frame_of(opaque, **changes).replace(found, text)
+
+    target = InMemoryTarget()
+    async with serving(target) as (_, address), raw_client(address) as client:
+        await client.send(
+            frame_of(1),
+            with_bytes(2, b"caf\xe9", b"cafe", properties={"KEYS": "cafe"}),
+            frame_of(3),
+            with_bytes(4, b"T\xff", b"TT", topic="TT"),
+            frame_of(5),
+        )
+        answers = {a.opaque: a.code for a in [await client.receive() for _ in range(5)]}
+    assert {n: answers[n] for n in (1, 2, 3, 5)} == dict.fromkeys((1, 2, 3, 5), 0)
+    assert [m.properties for m in target.messages if m.properties] == [{"KEYS": "caf\ufffd"}]
+    assert "T\ufffd" in {message.topic for message in target.messages}  # the store refuses it
+
+
+async def test_the_store_refuses_a_topic_with_a_replaced_byte(tmp_path):
+    """The answer is 13; the next request of the connection is stored."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        bad = encode_command(send_command(1, topic="TT")).replace(b'"TT"', b'"T\xff"')
+        await client.send(bad, send_command(2))
+        answers = {a.opaque: a.code for a in [await client.receive() for _ in range(2)]}
+        assert answers == {1: 13, 2: 0}

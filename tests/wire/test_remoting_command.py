@@ -256,7 +256,6 @@ def test_an_invalid_json_header_is_refused(header, reason):
         (struct.pack("!hbhiiii", 1, 0, 0, 0, 0, 0, 5) + b"abcd", "5 bytes of ext fields where 4"),
         (struct.pack("!hbhiiiih", 1, 0, 0, 0, 0, 0, 2, 9), "name at byte 21"),
         (struct.pack("!hbhiiiihci", 1, 0, 0, 0, 0, 0, 7, 1, b"k", 1), "value at byte 24"),
-        (struct.pack("!hbhiiiihci", 1, 0, 0, 0, 0, 0, 7, 1, b"\xff", 0), "not UTF-8"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -264,6 +263,28 @@ def test_an_invalid_binary_header_is_refused(header, reason):
     """The error says what is wrong with it, and where."""
     with pytest.raises(ProtocolError, match=reason):
         decode_rocketmq_header(header, b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (b"caf\xe9", "caf\ufffd"),  # Latin-1
+        (b"a\xff\xfeb", "a\ufffd\ufffdb"),
+        (b"\xe2\x82", "\ufffd"),  # the beginning of a character counts once, as in Java
+        (b"\xed\xa0\x80", "\ufffd\ufffd\ufffd"),  # a surrogate
+        ("ü€😀".encode(), "ü€😀"),
+    ],
+)
+def test_header_bytes_that_are_not_utf_8_are_replaced(text, read):
+    """Both headers read them as Java does, in names, values and remarks."""
+    in_json = b'{"code":1,"remark":"%b","extFields":{"%b":"%b"}}' % (text, text, text)
+    size = len(text)
+    fields = struct.pack("!h", size) + text + struct.pack("!i", size) + text
+    fixed = struct.pack("!hbhiii", 1, 0, 0, 0, 0, size)
+    in_binary = fixed + text + struct.pack("!i", len(fields)) + fields
+    for command in (decode_json_header(in_json, b""), decode_rocketmq_header(in_binary, b"")):
+        assert command.ext_fields == {read: read}
+        assert command.remark == read
 
 
 def test_a_code_that_does_not_fit_a_binary_header_is_refused():
