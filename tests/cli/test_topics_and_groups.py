@@ -6,7 +6,9 @@ import pty
 import subprocess
 
 import pytest
+import trio
 
+from hastore.client.admin import AdminClient
 from tests.cli.live_node import master_with, produce
 from tests.support.commands.in_process import hastore_here, run_command
 from tests.support.commands.running import (
@@ -157,6 +159,33 @@ def test_group_describe_shows_each_queue(run):
     assert code == 1
     assert "group none does not exist" in err
     assert is_one_line_with_a_next_step(err)
+
+
+def test_a_commit_that_names_no_message_is_shown_as_what_it_is(run, master):
+    """In a queue or a topic that does not exist, or beyond a queue's end; the node takes all."""
+
+    async def commit():
+        host, _, port = master.address.rpartition(":")
+        async with AdminClient.connect((host, int(port))) as admin:
+            await admin.update_offset("odd", "orders", 99, 1)
+            await admin.update_offset("odd", "orders", 0, 1_000_000)
+            await admin.update_offset("odd", "never", 0, 7)
+
+    trio.run(commit)
+    queues = as_json(run, "group", "describe", "odd")["queues"]
+    faults = {(each["topic"], each["queue_id"]): each["fault"] for each in queues}
+    assert {place: fault for place, fault in faults.items() if fault} == {
+        ("orders", 99): "no-queue",
+        ("orders", 0): "beyond-end",
+        ("never", 0): "no-topic",
+    }
+    code, out, _ = run("group", "describe", "odd")
+    assert code == 0
+    notes = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 3
+    assert "note: orders/99: no such queue; the topic has 8 queues" in notes
+    assert "note: never/0: the node has no such topic" in notes
+    assert any("orders/0: beyond the queue's end; it would skip the next" in n for n in notes)
 
 
 def test_group_reset_needs_yes_or_a_terminal(run, master):

@@ -61,7 +61,7 @@ async def read_topic(node: NodeClient, name: str) -> tuple[TopicView, list[Group
     times = dict(zip(queues, await gather(first_stored, queues), strict=True))
     offsets = await node.admin.consumer_offsets()
     groups = [
-        GroupOnTopic(group, sum(p.lag for p in _progress(name, by_queue, ranges)))
+        GroupOnTopic(group, sum(p.lag for p in _progress(name, by_queue, ranges, config)))
         for (topic, group), by_queue in sorted(offsets.items())
         if topic == name
     ]
@@ -137,7 +137,7 @@ async def _read_group(
         progress=tuple(
             progress
             for topic, by_queue in sorted(by_topic.items())
-            for progress in _progress(topic, by_queue, ranges)
+            for progress in _progress(topic, by_queue, ranges, configs.get(topic))
         ),
         members=tuple(
             ConnectedMember(
@@ -156,7 +156,10 @@ def _queue_ids(config: TopicConfig | None, by_queue: Mapping[int, int]) -> list[
     return sorted({*known, *by_queue})
 
 
-def _progress(topic: str, by_queue: Mapping[int, int], ranges: Ranges) -> list[QueueProgress]:
+def _progress(
+    topic: str, by_queue: Mapping[int, int], ranges: Ranges, config: TopicConfig | None
+) -> list[QueueProgress]:
+    queues = None if config is None else max(config.read_queue_nums, config.write_queue_nums)
     return [
         QueueProgress(
             topic=topic,
@@ -164,6 +167,7 @@ def _progress(topic: str, by_queue: Mapping[int, int], ranges: Ranges) -> list[Q
             offset=by_queue.get(queue_id),
             min_offset=held.start,
             max_offset=held.stop,
+            topic_queues=queues,
         )
         for (name, queue_id), held in sorted(ranges.items())
         if name == topic

@@ -2,13 +2,15 @@
 
 Offsets are those of queues; ``[min, max)`` can be consumed.  A group's offset is that of its next
 message; ``lag`` is the number of messages from it on.  A queue without an offset of the group has
-null, and all its messages count as lag.  Times are milliseconds since 1970; an unknown value is
-null.
+null, and all its messages count as lag.  A node stores any offset that a consumer commits, as
+RocketMQ does: one in a queue that does not exist, or beyond a queue's end, has a ``fault`` and no
+lag.  Times are milliseconds since 1970; an unknown value is null.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import enum
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import attrs
 
@@ -171,15 +173,39 @@ def _topic_json(topic: TopicView) -> dict[str, Any]:
 # -- groups --------------------------------------------------------------------------------------
 
 
+class OffsetFault(enum.Enum):
+    """Why an offset names no message that was or will be next in its queue."""
+
+    NO_TOPIC = "no-topic"  # the node has no such topic
+    NO_QUEUE = "no-queue"  # the topic has no such queue
+    BEYOND_END = "beyond-end"  # the messages up to it do not exist: they would be skipped
+
+
 @attrs.frozen(kw_only=True)
 class QueueProgress:
-    """A group in one queue; ``offset`` None: it has none there."""
+    """A group in one queue; ``offset`` None: it has none there.
+
+    ``topic_queues`` is how many queues the topic has, to read or to write; None without a topic.
+    """
 
     topic: str
     queue_id: int
     offset: int | None
     min_offset: int
     max_offset: int
+    topic_queues: int | None
+
+    @property
+    def fault(self) -> OffsetFault | None:
+        """What is wrong with the offset; None if nothing is, or there is no offset."""
+        if self.offset is None:
+            return None
+        if self.max_offset == 0:  # never written
+            if self.topic_queues is None:
+                return OffsetFault.NO_TOPIC
+            if self.queue_id >= self.topic_queues:
+                return OffsetFault.NO_QUEUE
+        return OffsetFault.BEYOND_END if self.offset > self.max_offset else None
 
     @property
     def lag(self) -> int:
@@ -287,6 +313,11 @@ def describe_group_lines(group: GroupView) -> Iterable[str]:
                 for queue in group.progress
             ],
         )
+        faults = [queue for queue in group.progress if queue.fault is not None]
+        if faults:
+            yield ""
+        for queue in faults:
+            yield _fault_line(queue)
     if group.members:
         yield ""
         yield from columns(
@@ -296,6 +327,24 @@ def describe_group_lines(group: GroupView) -> Iterable[str]:
                 for member in group.members
             ],
         )
+
+
+def _fault_line(queue: QueueProgress) -> str:
+    where = f"{escaped(queue.topic)}/{queue.queue_id}"
+    match queue.fault:
+        case OffsetFault.NO_TOPIC:
+            return f"note: {where}: the node has no such topic"
+        case OffsetFault.NO_QUEUE:
+            queues = counted(queue.topic_queues or 0, "queue")
+            return f"note: {where}: no such queue; the topic has {queues}"
+        case OffsetFault.BEYOND_END:
+            assert queue.offset is not None, "it has a fault"
+            beyond = counted(queue.offset - queue.max_offset, "message")
+            return f"note: {where}: beyond the queue's end; it would skip the next {beyond}"
+        case None:
+            raise AssertionError("only offsets with a fault are named")
+        case _ as never:
+            assert_never(never)
 
 
 def reset_lines(steps: Sequence[ResetStep]) -> Iterable[str]:
@@ -356,6 +405,7 @@ def describe_group_json(group: GroupView) -> dict[str, Any]:
                 "min_offset": queue.min_offset,
                 "max_offset": queue.max_offset,
                 "lag": queue.lag,
+                "fault": None if (fault := queue.fault) is None else fault.value,
             }
             for queue in group.progress
         ],
