@@ -105,7 +105,7 @@ def test_flag_may_be_negative(tmp_path):
 
 
 def test_internal_messages_of_a_broker_are_left_out(tmp_path):
-    """Timers, half messages; a committed message loses what marks its transaction."""
+    """Timers, half messages, reports; a committed message loses what marks its transaction."""
     marks = {"TRAN_MSG": "true", "KEYS": "k"}
     rows = read(
         write(
@@ -113,14 +113,15 @@ def test_internal_messages_of_a_broker_are_left_out(tmp_path):
             [
                 {"topic": "SCHEDULE_TOPIC_XXXX", "body": ""},
                 {"topic": "RMQ_SYS_TRANS_HALF_TOPIC", "body": ""},
+                {"topic": "OFFSET_MOVED_EVENT", "body": ""},
                 {"topic": "t", "body": "", "sys_flag": 4},
                 {"topic": "t", "body": "", "sys_flag": 8 | 0x30 | 1, "properties": marks},
             ],
         )
     )
-    assert [row.message is None for row in rows] == [True, True, True, False]
-    assert rows[3].message.sys_flag == 1
-    assert rows[3].message.properties == {"KEYS": "k"}
+    assert [row.message is None for row in rows] == [True, True, True, True, False]
+    assert rows[4].message.sys_flag == 1
+    assert rows[4].message.properties == {"KEYS": "k"}
 
 
 @pytest.mark.parametrize(

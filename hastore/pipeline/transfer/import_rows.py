@@ -4,7 +4,7 @@
 
     topic, body         required
     body_encoding       "utf-8" (the default) or "base64"
-    queue_id            by default the producer takes the queues in turn
+    queue_id            by default the node chooses a queue
     properties          an object, in CSV its JSON text; by default made of tags and keys
     flag, sys_flag, reconsume_times, born_timestamp_ms      by default 0, and now
     the other columns of an export                          allowed, but not used
@@ -38,7 +38,7 @@ from hastore.store.record.layout import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_TYPE_MASK,
 )
-from hastore.topic import SCHEDULE_TOPIC
+from hastore.topic import NO_PRODUCER_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,10 +50,9 @@ COLUMNS: Final = (
     "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_timestamp_ms",
     "born_host", "store_timestamp_ms", "store_host", "store", "physic_offset", "size",
 )  # fmt: skip
-# Only brokers write these: timers and halves of transactions, whose messages have their own rows.
-BROKER_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
-)
+# Only brokers write these: timers and halves of transactions, whose messages have their own rows,
+# and what brokers report.
+BROKER_TOPICS: Final = NO_PRODUCER_TOPICS
 _NOT_SENT: Final = frozenset({PROPERTY_CRC32, PROPERTY_TRANSACTION_PREPARED})
 _INT_MAX: Final = 2**31 - 1
 _MS_MAX: Final = 2**62

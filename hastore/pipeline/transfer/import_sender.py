@@ -92,7 +92,7 @@ async def make_queues(
 ) -> None:
     """Create topics, or add queues to them, so that all queues that rows name exist.
 
-    The tally records refusals: a master puts a message for a missing queue into another one.
+    The tally records refusals: a master refuses a message for a queue that does not exist.
     Raises UnreachableError.
     """
     async with AdminClient.connect(address, access_key=access_key, tls=tls) as admin:
