@@ -60,6 +60,9 @@ class Message:
 class StoredMessage:
     """One record of a commit log, every field as it stands on disk.
 
+    Consumers and commands get ``body`` decompressed, with the flags of compression cleared in
+    ``sys_flag``; ``body_crc`` and ``total_size`` stay those of the record.
+
     ``properties_raw`` are the properties' stored bytes, so that encoding returns the same record;
     ``properties`` are the parsed ones.  ``body_crc`` is the stored value.
     """
@@ -82,6 +85,8 @@ class StoredMessage:
     properties_raw: bytes
     total_size: int
     properties: Mapping[str, str]
+    # Why ``body`` is still compressed, where it should have been decoded; None if it is not.
+    body_fault: str | None = None
 
     @property
     def next_offset(self) -> int:

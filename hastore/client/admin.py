@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
-from hastore.client.received_messages import read_messages
+from hastore.client.received_messages import read_all_in_pieces
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
@@ -15,6 +15,7 @@ from hastore.client.remoting_client import (
     open_remoting_client,
     request_failed,
 )
+from hastore.concurrency.turns import with_checkpoints
 from hastore.errors import ProtocolError
 from hastore.quantities import format_address, read_integer
 from hastore.store.tools.group_log import GroupLog, MessageCounts
@@ -328,8 +329,12 @@ class AdminClient:
         count_max: int = 32,
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
+        raw_bodies: bool = False,
     ) -> list[StoredMessage]:
-        """Return a topic's messages with a key (12), newest first."""
+        """Return a topic's messages with a key (12), newest first.
+
+        Compressed bodies are decoded, unless ``raw_bodies``.
+        """
         fields = {
             "topic": topic,
             "key": key,
@@ -342,14 +347,17 @@ class AdminClient:
             return []
         if response.code != ResponseCode.SUCCESS:
             raise request_failed(self._client.address, RequestCode.QUERY_MESSAGE, response)
-        return read_messages(response.body)
+        return await with_checkpoints(read_all_in_pieces(response.body, raw_bodies=raw_bodies))
 
-    async def view_message(self, physic_offset: int) -> StoredMessage:
-        """Return the message that begins at a physical offset (33)."""
+    async def view_message(self, physic_offset: int, *, raw_bodies: bool = False) -> StoredMessage:
+        """Return the message that begins at a physical offset (33).
+
+        A compressed body is decoded, unless ``raw_bodies``.
+        """
         response = await self._client.invoke(
             RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physic_offset)}
         )
-        messages = read_messages(response.body)
+        messages = await with_checkpoints(read_all_in_pieces(response.body, raw_bodies=raw_bodies))
         if len(messages) != 1:
             msg = f"{len(messages)} messages in the answer for the one at {physic_offset}"
             raise ProtocolError(msg)

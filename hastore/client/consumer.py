@@ -150,6 +150,7 @@ class Consumer:
         until_end: bool = False,
         count_max: int = COUNT_MAX,
         commit_interval_s: float = COMMIT_INTERVAL_S,
+        raw_bodies: bool = False,
     ) -> MessageStream:
         """Return a stream over a topic's queues (all of them, or ``queue_ids``).
 
@@ -157,7 +158,9 @@ class Consumer:
 
         ``start`` None: the group's committed offset, or the beginning without a group.  ``tags``:
         ``*`` or ``A || B``.  ``until_end``: the stream ends where the queues end now; otherwise it
-        waits for more.  The stream raises the errors; this raises ConfigError only.
+        waits for more.  Compressed bodies are decoded, unless ``raw_bodies``; a message whose body
+        cannot be decoded says why (``body_fault``).  The stream raises the errors; this raises
+        ConfigError only.
         """
         start = start or (ConsumeFrom.beginning() if group is None else ConsumeFrom.stored())
         if start.needs_group and group is None:
@@ -173,6 +176,7 @@ class Consumer:
             count_max=count_max,
             suspend_timeout_ms=self._suspend_timeout_ms,
             commit_interval_s=commit_interval_s,
+            raw_bodies=raw_bodies,
         )
         stream = MessageStream(self._client, settings, self._membership, self._groups)
         self._streams.append(stream)
@@ -204,8 +208,9 @@ class Consumer:
         tags: str = "*",
         count_max: int = COUNT_MAX,
         suspend_timeout_s: float = 0.0,
+        raw_bodies: bool = False,
     ) -> PullResult:
-        """Pull messages of one queue once.
+        """Pull messages of one queue once; ``raw_bodies`` as for ``messages``.
 
         ``suspend_timeout_s`` (at most that of ``connect``) is how long the node waits for a message
         if there is none.  Raises as ``pull_client.pull`` does.
@@ -220,4 +225,4 @@ class Consumer:
             suspend_timeout_ms=suspend_ms,
             subscription=tags,
         )
-        return await pull(self._client, request)
+        return await pull(self._client, request, raw_bodies=raw_bodies)

@@ -77,6 +77,7 @@ class StreamSettings:
     count_max: int
     suspend_timeout_ms: int
     commit_interval_s: float
+    raw_bodies: bool = False  # whether compressed bodies stay compressed
 
 
 @final
@@ -206,6 +207,7 @@ class MessageStream:
                     suspend_timeout_ms=0 if settings.until_end else settings.suspend_timeout_ms,
                     subscription=settings.tags,
                 ),
+                raw_bodies=settings.raw_bodies,
             )
             messages, next_offset = result.messages, result.next_begin_offset
             if end is not None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.client.received_messages import read_messages
+from hastore.client.received_messages import ReceivedMessages, read_in_pieces
 from hastore.client.remoting_client import request_failed
+from hastore.concurrency.turns import with_checkpoints
 from hastore.wire.pull_message import read_pull_reply, write_pull_fields
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 
@@ -44,7 +45,8 @@ _STATUSES: Final[dict[int, PullStatus]] = {
 class PullResult:
     """A node's answer.
 
-    ``next_begin_offset`` is the offset to pull next; the queue holds [``min_offset``,
+    ``next_begin_offset`` is the offset to pull next: that of the first message that was left out
+    because the bodies before it are too large, if there is one.  The queue holds [``min_offset``,
     ``max_offset``).
     """
 
@@ -56,8 +58,8 @@ class PullResult:
     suggested_broker_id: int
 
 
-async def pull(client: Asker, request: PullRequest) -> PullResult:
-    """Return the answer to one pull.
+async def pull(client: Asker, request: PullRequest, *, raw_bodies: bool = False) -> PullResult:
+    """Return the answer to one pull; with ``raw_bodies`` compressed bodies stay compressed.
 
     Raises UnreachableError if none comes, RequestFailedError if the node refuses, ProtocolError if
     the answer is malformed.
@@ -67,11 +69,17 @@ async def pull(client: Asker, request: PullRequest) -> PullResult:
     if status is None:
         raise request_failed(client.address, RequestCode.PULL_MESSAGE, response)
     reply = read_pull_reply(response.ext_fields)
-    messages = read_messages(response.body) if status is PullStatus.FOUND else []
+    received = ReceivedMessages([], [])
+    if status is PullStatus.FOUND:
+        work = read_in_pieces(response.body, raw_bodies=raw_bodies)
+        received = await with_checkpoints(work)
+    next_offset = reply.next_begin_offset
+    if received.left:
+        next_offset = received.left[0].queue_offset
     return PullResult(
         status=status,
-        messages=tuple(messages),
-        next_begin_offset=reply.next_begin_offset,
+        messages=tuple(received.messages),
+        next_begin_offset=next_offset,
         min_offset=reply.min_offset,
         max_offset=reply.max_offset,
         suggested_broker_id=reply.suggested_broker_id,

@@ -1,35 +1,81 @@
 """Read the body of a pull's or a query's answer: records, back to back.
 
-A body that its producer compressed (stock clients do, above 4 KiB) is decompressed, and its flag
-cleared.  One that does not decompress is returned as it is, flag included: one bad message must not
-keep a consumer from the next.
+Compressed bodies are decoded (``hastore.store.record.body_compression``).  One that cannot be is
+returned as it is, flags included, with the reason in ``body_fault``: one bad message must not keep
+a consumer from the next.
 
-Invariant: any bytes yield messages or a ProtocolError; no body grows beyond BODY_SIZE_MAX.
+An answer of some 256 KiB may decode to gigabytes.  So decoding ends before the first compressed
+message behind DECODED_SIZE_MAX: a pull leaves it and the messages behind it to the next pull, and
+another answer has them compressed.
+
+Invariant: any bytes yield messages or a ProtocolError; the decoded bodies of an answer have at most
+DECODED_SIZE_MAX bytes and one body more.
 """
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
 from hastore.errors import ProtocolError
 from hastore.store.record import message_codec, record_check
+from hastore.store.record.body_compression import decoded_in_pieces
 from hastore.store.record.layout import COMPRESSED_FLAG
 from hastore.store.record.record_check import RecordError, RecordKind
+from hastore.wire.pieces import at_once
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage
+    from hastore.wire.pieces import Pieces
 
-BODY_SIZE_MAX: Final = 64 * 1024 * 1024
-_COMPRESSION_TYPE_SHIFT: Final = 8
-_COMPRESSION_TYPE_MASK: Final = 7
-_ZLIB_TYPES: Final = frozenset({0, 3})  # 1 is LZ4, 2 ZSTD; 0 is the zlib of older versions
+DECODED_SIZE_MAX: Final = 16 * 1024 * 1024  # of the bodies of one answer that were compressed
+_NO_ROOM: Final = "the bodies before it in the answer are too large"
+
+
+class ReceivedMessages(NamedTuple):
+    """The messages of an answer: those that were read, and those left for lack of room."""
+
+    messages: list[StoredMessage]
+    left: list[StoredMessage]  # as they are stored
 
 
 def read_messages(body: bytes) -> list[StoredMessage]:
     """Read all messages.  Raises ProtocolError with the position of a damaged one."""
+    return at_once(read_all_in_pieces(body))
+
+
+def read_all_in_pieces(body: bytes, *, raw_bodies: bool = False) -> Pieces[list[StoredMessage]]:
+    """Read all messages; those that there is no room to decode say so.  Raises ProtocolError."""
+    received = yield from read_in_pieces(body, raw_bodies=raw_bodies)
+    left = (
+        attrs.evolve(one, body_fault=_NO_ROOM) if one.sys_flag & COMPRESSED_FLAG else one
+        for one in received.left
+    )
+    return [*received.messages, *left]
+
+
+def read_in_pieces(body: bytes, *, raw_bodies: bool = False) -> Pieces[ReceivedMessages]:
+    """Read the messages that there is room for; with ``raw_bodies`` none is decoded.
+
+    Raises ProtocolError with the position of a damaged one.
+    """
+    stored = _stored_messages(body)
+    messages: list[StoredMessage] = []
+    decoded_size = 0
+    for number, message in enumerate(stored):
+        if raw_bodies or not message.sys_flag & COMPRESSED_FLAG:
+            messages.append(message)
+            continue
+        if decoded_size >= DECODED_SIZE_MAX:
+            return ReceivedMessages(messages, stored[number:])
+        decoded = yield from decoded_in_pieces(message)
+        decoded_size += len(decoded.body)
+        messages.append(decoded)
+    return ReceivedMessages(messages, [])
+
+
+def _stored_messages(body: bytes) -> list[StoredMessage]:
     messages = []
     position = 0
     while position < len(body):
@@ -43,26 +89,6 @@ def read_messages(body: bytes) -> list[StoredMessage]:
         except RecordError as error:
             msg = f"the message at byte {position} of an answer cannot be read: {error}"
             raise ProtocolError(msg) from error
-        messages.append(_decompressed(message))
+        messages.append(message)
         position += check.size
     return messages
-
-
-def _decompressed(message: StoredMessage) -> StoredMessage:
-    body = unpacked_body(message)
-    if body is None:
-        return message
-    return attrs.evolve(message, body=body, sys_flag=message.sys_flag & ~COMPRESSED_FLAG)
-
-
-def unpacked_body(message: StoredMessage) -> bytes | None:
-    """Return a compressed message's original body; None if it is not zlib, or does not inflate."""
-    kind = message.sys_flag >> _COMPRESSION_TYPE_SHIFT & _COMPRESSION_TYPE_MASK
-    if not message.sys_flag & COMPRESSED_FLAG or kind not in _ZLIB_TYPES:
-        return None
-    inflater = zlib.decompressobj()
-    try:
-        body = inflater.decompress(message.body, BODY_SIZE_MAX)
-    except zlib.error:
-        return None
-    return body if inflater.eof else None

@@ -1,8 +1,9 @@
 """The columns of a log's table: one row a message, and one for each damaged place.
 
-``size`` is the record's, in bytes; times are UTC, a host is "address:port".  ``crc_ok`` says that
-the body matches ``body_crc``, ``record_ok`` that the whole record is intact; ``fault`` is what is
-wrong.
+``body`` is decoded if its producer compressed it (``sys_flag``); ``body_fault`` says why one is
+still compressed.  ``size`` is the record's, in bytes; times are UTC, a host is "address:port".
+``crc_ok`` says that the stored body matches ``body_crc``, ``record_ok`` that the whole record is
+intact; ``fault`` is what is wrong.
 
 If the lengths inside a record do not agree, only ``store``, ``physic_offset``, ``size`` (to where
 reading resumes), ``segment``, ``record_ok`` and ``fault`` have a value.  If a property's name comes
@@ -42,6 +43,7 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "reconsume_times": pa.int32(),
     "prepared_transaction_offset": pa.int64(),
     "body": pa.binary(),
+    "body_fault": pa.string(),
     "body_crc": pa.int32(),
     "crc_ok": pa.bool_(),
     "record_ok": pa.bool_(),

@@ -21,7 +21,7 @@ from isal import isal_zlib
 
 from hastore.columnar.log_schema import arrow_schema
 from hastore.columnar.record_block import RecordBlock, walk
-from hastore.columnar.record_columns import record_batch
+from hastore.columnar.record_columns import record_batch, with_decoded_bodies
 from hastore.columnar.record_reader import CHUNK_SIZE, RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import LogDamagedError
@@ -52,6 +52,7 @@ class RangeDecoder:
     ``fail_fast``: raise LogDamagedError at the first damaged row instead of yielding it.
     ``fillers``: a BLANK is a row too: intact, without a topic; its ``fault`` says where it holds
     bytes other than 0.  ``unconfirmed``: records behind damage that nothing confirms are rows, too.
+    ``raw_bodies``: compressed bodies stay so.
     """
 
     disk: Disk
@@ -60,8 +61,10 @@ class RangeDecoder:
     fail_fast: bool = False
     fillers: bool = False
     unconfirmed: bool = False
+    raw_bodies: bool = False
     _schema: pa.Schema = attrs.field(init=False)
     _read_schema: pa.Schema = attrs.field(init=False)
+    _decodes_bodies: bool = attrs.field(default=False, init=False)
     _log: tuple[str, LogDirectory, ConfirmedRecords] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -70,6 +73,9 @@ class RangeDecoder:
         extra = set(self.row_filter.columns())
         if self.fail_fast:
             extra |= {"record_ok", "fault", "physic_offset"}
+        if not self.raw_bodies and not {"body", "body_fault"}.isdisjoint(self._schema.names):
+            self._decodes_bodies = True
+            extra |= {"sys_flag", "body", "body_fault"}
         names = [*self._schema.names, *sorted(extra.difference(self._schema.names))]
         self._read_schema = arrow_schema(names)
 
@@ -79,7 +85,7 @@ class RangeDecoder:
         return self._schema
 
     def decode(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a range, one for each chunk that was read.
+        """Yield the batches of a range, one for each chunk that was read, or more if it is large.
 
         Raises DiskError; LogDamagedError with ``fail_fast``.
         """
@@ -87,7 +93,11 @@ class RangeDecoder:
             if self.fail_fast:
                 _refuse_damage(log_range, batch)
             batch = self.row_filter.apply(batch)  # noqa: PLW2901 - memory is for one batch
-            if batch.num_rows:
+            if batch.num_rows and self._decodes_bodies:
+                for decoded in with_decoded_bodies(batch):
+                    yield decoded.select(self._schema.names)
+                    del decoded
+            elif batch.num_rows:
                 yield batch.select(self._schema.names)
             del batch
 

@@ -1,4 +1,9 @@
-"""A block of records as an Arrow batch with the wanted columns."""
+"""A block of records as an Arrow batch with the wanted columns.
+
+Bodies are as stored; ``with_decoded_bodies`` decodes those that their producers compressed, of the
+rows that a reader wants.  A block of 3 MiB may decode to gigabytes, so its rows are then several
+batches.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.text_columns import binary_take, text_column
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from hastore.store.record.layout import HOST_SIZE_V4, PORT
+from hastore.store.record.body_compression import DecodedBody, decode_body
+from hastore.store.record.layout import COMPRESSED_FLAG, HOST_SIZE_V4, PORT
 from hastore.store.record.message_codec import address_text
 from hastore.store.record.record_check import check_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+DECODED_SIZE_MAX: Final = 32 * 1024 * 1024  # of a batch's decoded bodies, before the last of them
 # Years 1 to 9999, which Spark and Python can show; a damaged record may hold any time.
 _TIME_MIN_MS: Final = -62_135_596_800_000
 _TIME_MAX_MS: Final = 253_402_300_799_999
@@ -47,7 +55,12 @@ _OF_HEAD: Final = {
 
 
 def record_batch(
-    block: RecordBlock, schema: pa.Schema, *, store: str, segment: str, available: int
+    block: RecordBlock,
+    schema: pa.Schema,
+    *,
+    store: str,
+    segment: str,
+    available: int,
 ) -> pa.RecordBatch:
     """Return a block's records; ``available``: bytes from its start to the file's end."""
     count = block.count
@@ -70,6 +83,42 @@ def record_batch(
             array = _MAKERS[name](block)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def with_decoded_bodies(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch with their bodies decoded, in one batch or more.
+
+    It has ``sys_flag``, ``body`` and ``body_fault``.
+    """
+    sys_flags, bodies = pc.fill_null(batch["sys_flag"], 0).to_numpy(), batch["body"]
+    first = size = 0
+    decoded: list[DecodedBody] = []
+    for row in np.flatnonzero(sys_flags & COMPRESSED_FLAG).tolist():
+        if size >= DECODED_SIZE_MAX:
+            yield _with_bodies(batch.slice(first, row - first), decoded)
+            first, size = row, 0
+        one = decode_body(bodies[row].as_py(), int(sys_flags[row]))
+        decoded.append(one)
+        size += len(one.body)
+    yield _with_bodies(batch.slice(first), decoded)
+
+
+def _with_bodies(batch: pa.RecordBatch, decoded: list[DecodedBody]) -> pa.RecordBatch:
+    """Return a batch with the bodies of its compressed rows; ``decoded`` is empty then."""
+    if not decoded:
+        return batch
+    is_compressed = pc.not_equal(
+        pc.bit_wise_and(pc.fill_null(batch["sys_flag"], 0), COMPRESSED_FLAG), 0
+    )
+    bodies = pa.array([one.body for one in decoded], pa.binary())
+    faults = pa.array([one.fault for one in decoded], pa.string())
+    decoded.clear()
+    new = {
+        "body": pc.replace_with_mask(batch["body"], is_compressed, bodies),
+        "body_fault": pc.replace_with_mask(batch["body_fault"], is_compressed, faults),
+    }
+    arrays = [new.get(field.name, batch[field.name]) for field in batch.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def _physic_offset(block: RecordBlock) -> pa.Array:
@@ -145,6 +194,7 @@ _MAKERS: Final[dict[str, Callable[[RecordBlock], pa.Array]]] = {
     "born_host": _host(1),
     "store_host": _host(2),
     "body": _body,
+    "body_fault": lambda block: pa.nulls(block.count, pa.string()),
     "digest": _digest,
     "properties_text": _properties_text,
 }

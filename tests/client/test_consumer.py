@@ -15,10 +15,10 @@ from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
 from hastore.client.message_stream import MessageStream, StreamSettings
 from hastore.client.pull_client import PullStatus
-from hastore.client.received_messages import read_messages
+from hastore.client.received_messages import DECODED_SIZE_MAX, read_messages
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
 from hastore.store.record import message_codec
-from tests.support.nodes.reading import open_master, open_slave, put
+from tests.support.nodes.reading import dispatched, open_master, open_slave, put
 from tests.support.waiting import eventually
 
 
@@ -295,7 +295,7 @@ async def record_of(tmp_path, **fields):
 
 @pytest.mark.parametrize("sys_flag", [1, 1 | 3 << 8])
 async def test_a_zlib_body_is_decompressed(tmp_path, sys_flag):
-    """Either number for zlib is known; a body of an unknown kind stays compressed."""
+    """Either number for zlib is known; a body that is of another kind stays compressed."""
     packed = zlib.compress(b"body" * 1000)
     record = await record_of(tmp_path, bodies=[packed], sys_flag=sys_flag)
     (message,) = read_messages(record)
@@ -309,7 +309,7 @@ async def test_a_zlib_body_is_decompressed(tmp_path, sys_flag):
 
 @pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"x" * 99)[:-3]])
 async def test_a_body_that_cannot_be_decompressed_does_not_end_the_stream(tmp_path, body):
-    """It comes as it is stored, with the flag for compression."""
+    """It comes as it is stored, with the flag for compression and the reason."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[body], sys_flag=1)
         await put(master, bodies=[b"behind"])
@@ -318,6 +318,51 @@ async def test_a_body_that_cannot_be_decompressed_does_not_end_the_stream(tmp_pa
         (body, 1),
         (b"behind", 0),
     ]
+    assert messages[0].body_fault is not None
+
+
+async def test_a_consumer_may_ask_for_bodies_as_they_are_stored(tmp_path):
+    """In streams, pulls and queries."""
+    packed = zlib.compress(b"body" * 1000)
+    async with (
+        open_master(tmp_path) as master,
+        Consumer.connect(master.address) as consumer,
+        AdminClient.connect(master.address) as admin,
+    ):
+        (result,) = await put(master, bodies=[packed], sys_flag=1)
+        await dispatched(master, result.next_offset)
+        streamed = await collect(consumer.messages("T", until_end=True, raw_bodies=True))
+        pulled = (await consumer.pull("T", 0, 0, raw_bodies=True)).messages
+        viewed = await admin.view_message(result.physic_offset, raw_bodies=True)
+        assert [m.body for m in (*streamed, *pulled, viewed)] == [packed] * 3
+        assert (await admin.view_message(result.physic_offset)).body == b"body" * 1000
+
+
+async def test_a_pull_ends_before_what_decodes_to_too_much(tmp_path):
+    """Bombs in one answer cost the memory of few; the next pull has the others, none is lost."""
+    bomb = zlib.compress(bytes(DECODED_SIZE_MAX))
+    async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
+        await put(master, bodies=[bomb, bomb], sys_flag=1)
+        (last,) = await put(master, bodies=[b"plain"])
+        await dispatched(master, last.next_offset)
+        first = await consumer.pull("T", 0, 0)
+        assert [len(message.body) for message in first.messages] == [DECODED_SIZE_MAX]
+        assert first.next_begin_offset == 1
+        second = await consumer.pull("T", 0, 1)
+        assert [len(m.body) for m in second.messages] == [DECODED_SIZE_MAX, len(b"plain")]
+        assert second.next_begin_offset == 3
+        sizes = [len(m.body) async for m in consumer.messages("T", until_end=True)]
+    assert sizes == [DECODED_SIZE_MAX, DECODED_SIZE_MAX, len(b"plain")]
+
+
+async def test_a_query_has_what_there_is_no_room_to_decode_as_it_is_stored(tmp_path):
+    """It says so."""
+    bomb = zlib.compress(bytes(DECODED_SIZE_MAX))
+    record = await record_of(tmp_path, bodies=[bomb], sys_flag=1)
+    first, second = read_messages(record * 2)
+    assert (len(first.body), first.body_fault) == (DECODED_SIZE_MAX, None)
+    assert (second.body, second.sys_flag) == (bomb, 1)
+    assert "too large" in second.body_fault
 
 
 async def test_an_answer_of_invalid_messages_raises_protocol_error(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import stat
+import zlib
 
 import pytest
 import trio
@@ -105,6 +106,25 @@ def test_three_formats_hold_the_same_messages(spark, tmp_path):
     table = pq.read_table(tmp_path / "out" / "rows.parquet")
     assert table.schema.names == [name for name in COLUMNS if name in table.schema.names]
     assert dict(table.column("properties")[0].as_py())["TAGS"] == "t,0"
+
+
+def test_compressed_bodies_are_decoded_unless_raw_ones_are_asked_for(spark, tmp_path):
+    """The flags agree, so an import sends what it reads; a body that stays compressed says why."""
+    text = b"a body of some kilobytes " * 200
+    packed, zlib_flag = zlib.compress(text), 1 | 3 << 8
+    log = LogBuilder()
+    for body, sys_flag in ((packed, zlib_flag), (packed[:-9], zlib_flag), (b"plain", 0)):
+        log.add(body, sys_flag=sys_flag)
+    store = str(log.write(tmp_path / "store"))
+    decoded, raw = tmp_path / "decoded.jsonl", tmp_path / "raw.jsonl"
+    assert export(spark, store, str(decoded)).summary["bodies_not_decoded"] == 1
+    assert export(spark, store, str(raw), raw_bodies=True).summary["bodies_not_decoded"] == 0
+    sent = [(message.body, message.sys_flag) for message in messages_of(decoded)]
+    assert sent == [(text, 0), (packed[:-9], zlib_flag), (b"plain", 0)]
+    faults = [line["body_fault"] for line in lines_of(decoded)]
+    assert faults == [None, "its zlib data ends too early", None]
+    sent = [(message.body, message.sys_flag) for message in messages_of(raw)]
+    assert sent == [(packed, zlib_flag), (packed[:-9], zlib_flag), (b"plain", 0)]
 
 
 def test_filters_select_messages(spark, tmp_path):

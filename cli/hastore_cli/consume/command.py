@@ -11,7 +11,12 @@ from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.log.options import TIME_HELP
-from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
+from hastore_cli.messages.printer import (
+    FORMAT_HELP,
+    MessagePrinter,
+    format_option,
+    raw_option,
+)
 from hastore_cli.node.options import (
     SEVERAL,
     addr_option_of,
@@ -81,6 +86,7 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N messages.")
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Stop where the queues end now.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@raw_option
 @format_option
 @output_option("table", "json", "jsonl")
 def consume(
@@ -95,6 +101,7 @@ def consume(
     count: int | None,
     exit_at_end: bool,
     bodies: bool,
+    raw: bool,
     template: MessageFormat | None,
     output: str,
 ) -> int:
@@ -124,7 +131,7 @@ def consume(
         exit_at_end=exit_at_end,
         failover_timeout_s=failover_timeout_ms / 1000,
     )
-    printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
+    printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies, raw=raw)
     return _run(order, addr, printer)
 
 

@@ -14,7 +14,12 @@ from hastore_cli.app.command import output_option
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
 from hastore_cli.log.options import DIR, TIME_HELP
-from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
+from hastore_cli.messages.printer import (
+    FORMAT_HELP,
+    MessagePrinter,
+    format_option,
+    raw_option,
+)
 from hastore_cli.node.options import addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber
 
@@ -80,6 +85,7 @@ class _Wanted:
 @click.option("--dir", "directory", type=DIR, metavar="DIR", help="Read these files; ask no node.")
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@raw_option
 @addr_option
 @format_option
 @output_option("table", "json", "jsonl")
@@ -93,6 +99,7 @@ def get(
     directory: str | None,
     count: int | None,
     bodies: bool,
+    raw: bool,
     addr: str,
     template: MessageFormat | None,
     output: str,
@@ -112,13 +119,14 @@ def get(
         raise click.UsageError("a key cannot be empty")
     if directory is not None and _is_typed("addr"):
         raise click.UsageError("--dir asks no node: leave --addr out")
-    printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
+    printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies, raw=raw)
     if singles:
         if directory is None:
             message = ask_node(addr, lambda node: _ask_one(node, message_id, offset, topic))
         else:
             message = _read_one(directory, message_id, offset, topic)
-        _show_one(printer, message, in_full=output == "table" and template is None, bodies=bodies)
+        in_full = output == "table" and template is None
+        _show_one(printer, message, in_full=in_full, bodies=bodies, raw=raw)
         return
     wanted = _Wanted(topic=topic, key=key, window=window or ALWAYS, count=count)
     with printer:
@@ -145,14 +153,15 @@ def _is_typed(name: str) -> bool:
 
 
 def _show_one(
-    printer: MessagePrinter, message: StoredMessage, *, in_full: bool, bodies: bool
+    printer: MessagePrinter, message: StoredMessage, *, in_full: bool, bodies: bool, raw: bool
 ) -> None:
+    from hastore.store.record.body_compression import decoded
     from hastore_cli.app.terminal import tell_text
     from hastore_cli.messages.detail import message_detail_lines
-    from hastore_cli.messages.printer import unpacked
 
     if in_full:
-        for line in message_detail_lines(unpacked(message), bodies=bodies):
+        shown = message if raw else decoded(message)
+        for line in message_detail_lines(shown, bodies=bodies):
             tell_text(line)
         return
     with printer:

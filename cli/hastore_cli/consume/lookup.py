@@ -73,7 +73,7 @@ class MessageId:
 async def by_offset(node: NodeClient, physic_offset: int) -> StoredMessage:
     """Return the message that begins at an offset of the log.  Raises NotFoundError."""
     try:
-        return await node.admin.view_message(physic_offset)
+        return await node.admin.view_message(physic_offset, raw_bodies=True)
     except RequestFailedError as error:
         raise NotFoundError(
             f"no message that this key may read begins at offset {physic_offset}",
@@ -85,11 +85,11 @@ async def by_offset(node: NodeClient, physic_offset: int) -> StoredMessage:
 async def by_id(node: NodeClient, wanted: MessageId, topic: str | None) -> StoredMessage:
     """Return the message with an id, or with a topic a UNIQ_KEY.  Raises NotFoundError."""
     if topic is not None:
-        found = await node.admin.query_message(topic, wanted.text, count_max=1)
+        found = await node.admin.query_message(topic, wanted.text, count_max=1, raw_bodies=True)
         if found:
             return found[0]
     try:
-        message = await node.admin.view_message(wanted.physic_offset)
+        message = await node.admin.view_message(wanted.physic_offset, raw_bodies=True)
     except RequestFailedError as error:
         raise _no_such_id(wanted, topic) from error
     if message_id(message.store_host, message.physic_offset) != wanted.text:
@@ -112,6 +112,7 @@ async def by_key(node: NodeClient, topic: str, key: str, window: TimeWindow) -> 
         count_max=KEY_COUNT_MAX,
         begin_ms=window.begin_ms or 0,
         end_ms=_FAR_MS if window.end_ms is None else window.end_ms - 1,
+        raw_bodies=True,
     )
     return sorted(found, key=lambda message: message.physic_offset)
 

@@ -15,7 +15,12 @@ import rich_click as click
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.output import echo_json, wall_clock_ms
 from hastore_cli.log.options import DIR, DIR_HELP, open_log, quiet_logging, unconfirmed_option
-from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
+from hastore_cli.messages.printer import (
+    FORMAT_HELP,
+    MessagePrinter,
+    format_option,
+    raw_option,
+)
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber
 
@@ -158,6 +163,7 @@ def epochs(dir: str, output: str) -> None:  # noqa: A002
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
 @unconfirmed_option
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@raw_option
 @format_option
 @output_option("table", "json", "jsonl")
 def cat(
@@ -170,6 +176,7 @@ def cat(
     output: str,
     template: MessageFormat | None,
     bodies: bool,
+    raw: bool,
 ) -> None:
     """Print messages, one per line.
 
@@ -183,7 +190,7 @@ def cat(
     from hastore_cli.log.search import MessageFilter, search
 
     disk, log = open_log(dir)
-    printer = MessagePrinter(output, schema=CAT_SCHEMA, template=template, bodies=bodies)
+    printer = MessagePrinter(output, schema=CAT_SCHEMA, template=template, bodies=bodies, raw=raw)
     damage = Damage(printer)
     with printer:
         for entry in search(

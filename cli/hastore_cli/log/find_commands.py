@@ -19,7 +19,12 @@ from hastore_cli.log.options import (
     parse_body_pattern,
     unconfirmed_option,
 )
-from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
+from hastore_cli.messages.printer import (
+    FORMAT_HELP,
+    MessagePrinter,
+    format_option,
+    raw_option,
+)
 from hastore_cli.settings.param_types import WholeNumber
 
 if TYPE_CHECKING:
@@ -85,6 +90,7 @@ def _filter_of(
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N messages.")
 @unconfirmed_option
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@raw_option
 @format_option
 @output_option("table", "json", "jsonl")
 def find(
@@ -97,6 +103,7 @@ def find(
     output: str,
     template: MessageFormat | None,
     bodies: bool,
+    raw: bool,
     **chosen: Any,
 ) -> None:
     """Find messages by key, tag, topic, queue, property, body, time or offset.
@@ -112,7 +119,7 @@ def find(
     if to_offset is not None and to_offset <= from_offset:
         raise click.UsageError("--to-offset is not after --from-offset")
     disk, log = open_log(dir)
-    printer = MessagePrinter(output, schema=FIND_SCHEMA, template=template, bodies=bodies)
+    printer = MessagePrinter(output, schema=FIND_SCHEMA, template=template, bodies=bodies, raw=raw)
     damage = Damage(printer)
     with ReadingBar("looking", log.size) as bar, printer:
         for entry in search(
@@ -226,6 +233,7 @@ def raise_damage(log_path: str, directory: str, first: Finding, set_aside: SetAs
 @click.option("-k", "--key", help="With this key, or this UNIQ_KEY.")
 @click.option("--tag", help="With this tag.")
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
+@raw_option
 @format_option
 @output_option("table", "json", "jsonl")
 def tail(
@@ -236,6 +244,7 @@ def tail(
     output: str,
     template: MessageFormat | None,
     bodies: bool,
+    raw: bool,
     **chosen: Any,
 ) -> None:
     """Print the last messages of a log, and with -f each new one as it is written.
@@ -255,7 +264,7 @@ def tail(
         printer.flush()
         say(f"unreadable: {from_offset} … {to_offset}  {why}")
 
-    printer = MessagePrinter(output, schema=TAIL_SCHEMA, template=template, bodies=bodies)
+    printer = MessagePrinter(output, schema=TAIL_SCHEMA, template=template, bodies=bodies, raw=raw)
     follower = LogFollower(disk, dir, on_skip)
     with printer:
         for message in follower.last(count, wanted.fits_record):

@@ -17,13 +17,13 @@ import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.queue.confirmed_records import ConfirmedRecords
+from hastore.store.record.body_compression import decoded
 from hastore.store.record.layout import RECORD_SIZE_MIN, SIZE, claimed_size
 from hastore.store.record.message_codec import decode, decode_properties
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 from hastore_cli.app.times import ALWAYS, TimeWindow
-from hastore_cli.messages.printer import unpacked
 
 if TYPE_CHECKING:
     import re
@@ -130,7 +130,7 @@ def search(
                 return
             if wanted.fits_record(check):
                 message = decode(walker.read(offset, check.size))
-                if wanted.body is None or wanted.fits_body(unpacked(message).body):
+                if wanted.body is None or wanted.fits_body(decoded(message).body):
                     yield message if is_confirmed else UnconfirmedMessage(message)
         elif check.kind is not RecordKind.BLANK:
             yield find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)

@@ -41,6 +41,8 @@ def message_json(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
         "properties": dict(message.properties),
         "body_size": len(message.body),
     }
+    if message.body_fault is not None:
+        data["body_fault"] = message.body_fault
     if bodies:
         text = body_text(message.body)
         if text is None:
@@ -88,6 +90,8 @@ def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[st
     for name, value in message.properties.items():
         yield _row("property", f"{escaped(name)} = {escaped(value)}")
     yield _row("body", format_size(len(message.body)))
+    if message.body_fault is not None:
+        yield _row("", f"still compressed: {message.body_fault}")
     if bodies and message.body:
         yield ""
         yield from _body_lines(message.body)

@@ -9,8 +9,9 @@ One way for all commands that print messages (``log cat``, ``find``, ``tail``, `
     %T store time, ms since 1970      %B born time         %d store time as text
     %% a percent sign                 \n \t \r \\ \0 \xHH  as in C
 
-``-F`` adds no line end, and prints a body byte for byte; on a terminal control characters are
-escaped, so that no message can move the cursor.
+Compressed bodies are decoded, unless ``--raw``.  A body that cannot be decoded is printed as it is
+stored, and a note on stderr says why.  ``-F`` adds no line end, and prints a body byte for byte; on
+a terminal control characters are escaped, so that no message can move the cursor.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import rich_click as click
 
-from hastore.client.received_messages import unpacked_body
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.record.body_compression import decoded
 from hastore.store.record.message_codec import message_id
 from hastore_cli.app.output import json_text
-from hastore_cli.app.terminal import as_shown, escaped, fitted, time_text
+from hastore_cli.app.terminal import as_shown, escaped, fitted, say, time_text
 from hastore_cli.messages.detail import body_text, message_json
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 class MessagePrinter:
     """``output`` is table, json or jsonl; ``template`` overrides it.  ``shown`` counts messages.
 
-    ``schema`` is that of the JSON document around the messages.  Use it in a ``with`` block: an
-    error must not leave the document open.
+    ``schema`` is that of the JSON document around the messages.  ``raw`` leaves compressed bodies
+    as they are stored.  Use it in a ``with`` block: an error must not leave the document open.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class MessagePrinter:
         schema: str,
         template: MessageFormat | None = None,
         bodies: bool = True,
+        raw: bool = False,
     ) -> None:
         if template is not None and output != "table":
             raise click.UsageError("-F says what to print: leave -o out")
@@ -60,6 +62,7 @@ class MessagePrinter:
         self._schema = schema
         self._template = template
         self._bodies = bodies
+        self._raw = raw
         # A terminal gets one line of each body, without escape sequences.
         self._on_terminal = sys.stdout.isatty()
 
@@ -82,7 +85,8 @@ class MessagePrinter:
 
     def show(self, message: StoredMessage, *, unconfirmed: bool = False) -> None:
         """Print one message without flushing; ``unconfirmed`` marks it, except with a template."""
-        message = unpacked(message)
+        if not self._raw:
+            message = decoded(message)
         # Not click.echo, which would flush each line.
         if self._template is not None:
             data = self._template.render(message, printable=self._on_terminal)
@@ -101,16 +105,25 @@ class MessagePrinter:
                 f"{',' * (self.shown > 0)}\n{text}" if self._is_document else f"{text}\n"
             )
         self.shown += 1
+        if message.body_fault is not None and self._bodies:
+            self.flush()  # so that a terminal shows it in order
+            say(f"note: {fault_text(message)}")
 
     def flush(self) -> None:
         """Flush what was printed."""
         sys.stdout.flush()
 
 
-def unpacked(message: StoredMessage) -> StoredMessage:
-    """Return a message with its body decompressed, if its client compressed it."""
-    body = unpacked_body(message)
-    return message if body is None else attrs.evolve(message, body=body)
+def fault_text(message: StoredMessage) -> str:
+    """Return why the body of a message is printed as it is stored."""
+    return f"the body at {message.physic_offset} is still compressed: {message.body_fault}"
+
+
+def raw_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--raw``."""
+    return click.option("--raw", is_flag=True, help="Bodies as stored: compressed ones stay so.")(
+        command
+    )
 
 
 def _parse_format(

@@ -87,7 +87,10 @@ class NodeClient:
         count_max: int = 256,
         suspend_s: float = 0,
     ) -> PullResult:
-        """Pull messages of a queue once; the node may hold the request for ``suspend_s``."""
+        """Pull messages of a queue once; the node may hold the request for ``suspend_s``.
+
+        Bodies are as stored: the command decodes each when it prints it.
+        """
         request = PullRequest(
             group=group or NO_GROUP,
             topic=topic,
@@ -97,7 +100,7 @@ class NodeClient:
             suspend_timeout_ms=round(suspend_s * 1000),
             subscription=tags,
         )
-        return await pull(self.client, request)
+        return await pull(self.client, request, raw_bodies=True)
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.progress_bar import ReadingBar
 from hastore_cli.log.options import TIME, TIME_HELP, unconfirmed_option
+from hastore_cli.messages.printer import raw_option
 from hastore_cli.node.options import address_of
 from hastore_cli.pipeline.run import (
     EXIT_FOUND,
@@ -179,6 +180,7 @@ def restore(
 @click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this offset on.")
 @click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this offset.")
 @unconfirmed_option
+@raw_option
 @session_options
 def export(
     *,
@@ -193,6 +195,7 @@ def export(
     from_offset: int | None,
     to_offset: int | None,
     unconfirmed: bool,
+    raw: bool,
     run_job: RunJob,
 ) -> None:
     """Write messages as JSON lines, CSV or Parquet."""
@@ -220,6 +223,7 @@ def export(
             file_format=file_format,
             tag=tag,
             unconfirmed=unconfirmed,
+            raw_bodies=raw,
             **limits,
         )
 

@@ -91,7 +91,8 @@ def archive(
 def read_archive(spark: SparkSession, out: str) -> DataFrame:
     """Read the files that an archive's manifest names as a table.
 
-    ``topic`` is null for fillers and damage.  Raises NotAStoreError if there is no archive.
+    ``topic`` is null for fillers and damage; ``body`` is as stored, also if it is compressed.
+    Raises NotAStoreError if there is no archive.
     """
     from hastore.pipeline.archive.restore import open_manifest  # noqa: PLC0415
     from hastore.pipeline.source.table_schema import table_ddl  # noqa: PLC0415

@@ -94,6 +94,7 @@ def read_ranges(
         fail_fast=options.mode == FAILFAST,
         fillers=options.fillers,
         unconfirmed=options.unconfirmed,
+        raw_bodies=options.raw_bodies,
     )
     with plain_errors():
         for log_range in ranges:

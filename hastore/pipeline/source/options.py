@@ -41,6 +41,7 @@ _NAMES: Final = (
     "fillers",
     "damaged",
     "unconfirmed",
+    "rawBodies",
     "tasks",
     "cores",
     "filterPushdown",
@@ -68,6 +69,7 @@ class ReadOptions:
     fillers: bool = False  # whether BLANKs are rows too
     damaged: bool = False  # whether only damaged records are rows
     unconfirmed: bool = False  # whether records behind damage that nothing confirms are rows
+    raw_bodies: bool = False  # whether compressed bodies stay compressed
     tasks: int | None = None
     cores: int | None = None
     filter_pushdown: bool = False
@@ -106,6 +108,7 @@ class ReadOptions:
             fillers=_flag(given, "fillers", default=False),
             damaged=_flag(given, "damaged", default=False),
             unconfirmed=_flag(given, "unconfirmed", default=False),
+            raw_bodies=_flag(given, "rawBodies", default=False),
             tasks=_number(given, "tasks", least=1, most=_TASKS_MAX),
             cores=_number(given, "cores", least=1, most=_TASKS_MAX),
             filter_pushdown=_flag(given, "filterPushdown", default=False),

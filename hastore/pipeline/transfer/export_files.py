@@ -11,12 +11,15 @@ A row::
 
     topic, queue_id, queue_offset, tags, keys
     body, body_encoding                          text as it is ("utf-8"), or base64 of other bytes
+    body_fault                                   why a body is still compressed; null if it is not
     properties                                   all of them, also TAGS, KEYS and UNIQ_KEY
     flag, sys_flag, reconsume_times, prepared_transaction_offset
     born_timestamp_ms, born_host, store_timestamp_ms, store_host
     store, physic_offset, size                   of the record that it was read from
 
-Text with a NUL counts as other bytes: many programs end a text there.
+A body that its producer compressed is decoded, and the flags of compression are cleared in
+sys_flag, so that an import sends what it reads.  Text with a NUL counts as other bytes: many
+programs end a text there.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.spark.table_file import local_uri
 from hastore.pipeline.transfer.import_rows import BASE64, UTF8
+from hastore.store.record.layout import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +43,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
 
 SOURCE_COLUMNS: Final = (
-    "topic", "queue_id", "queue_offset", "tags", "keys", "body", "properties", "flag", "sys_flag",
-    "reconsume_times", "prepared_transaction_offset", "born_timestamp", "born_host",
+    "topic", "queue_id", "queue_offset", "tags", "keys", "body", "body_fault", "properties", "flag",
+    "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_timestamp", "born_host",
     "store_timestamp", "store_host", "store", "physic_offset", "size", "record_ok", "fault",
 )  # fmt: skip
 # In the fault of damage: how many records in it nothing confirms.
@@ -61,12 +65,17 @@ _CSV: Final = {
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def exported(messages: DataFrame) -> DataFrame:
-    """Return the rows of an export."""
+def exported(messages: DataFrame, *, raw_bodies: bool = False) -> DataFrame:
+    """Return the rows of an export; with ``raw_bodies`` compressed bodies were not decoded."""
     text = sf.col("body").cast("string")
     is_text = sf.is_valid_utf8(text) & (sf.locate("\0", text) == 0)
     # Spark breaks base64 into lines of 76, as MIME has it.
     base64 = sf.translate(sf.base64("body"), "\r\n", "")
+    sys_flag = sf.col("sys_flag")
+    if not raw_bodies:
+        was_decoded = (sys_flag.bitwiseAND(COMPRESSED_FLAG) != 0) & sf.col("body_fault").isNull()
+        plain = sys_flag.bitwiseAND(~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK))
+        sys_flag = sf.when(was_decoded, plain).otherwise(sys_flag)
     return messages.select(
         "topic",
         "queue_id",
@@ -75,9 +84,10 @@ def exported(messages: DataFrame) -> DataFrame:
         "keys",
         sf.when(is_text, text).otherwise(base64).alias("body"),
         sf.when(is_text, sf.lit(UTF8)).otherwise(sf.lit(BASE64)).alias("body_encoding"),
+        "body_fault",
         "properties",
         "flag",
-        "sys_flag",
+        sys_flag.alias("sys_flag"),
         "reconsume_times",
         "prepared_transaction_offset",
         _ms("born_timestamp"),

@@ -19,7 +19,8 @@ INFO: Final = JobInfo(
     description="""
     Reads one or many stores and writes one row per message, in the order of each log. A path that
     ends with its format is one file; any other is a directory of parts, written by all cores at
-    once. body is text if body_encoding is utf-8, else base64; properties has all of them (a JSON
+    once. body is text if body_encoding is utf-8, else base64; a compressed one is decoded (--raw:
+    as stored), and body_fault says why one is not; properties has all of them (a JSON
     object; in CSV its text); times are ms since 1970; store, physic_offset and size name the
     record. Damaged records are left out and counted, and so is what looks like records behind
     damage that no consume queue names (--unconfirmed writes those, too). An export gets its name
@@ -61,13 +62,15 @@ def export(
     file_format: str | None = None,
     tag: str | None = None,
     unconfirmed: bool = False,
+    raw_bodies: bool = False,
     **limits: object,
 ) -> JobResult:
     """Write the messages of stores (directories, or globs of them) to a file or a directory.
 
     ``limits`` are options of ``format("hastore")``: topic, queueId, startTime, endTime,
     startOffset, endOffset; None counts as absent.  ``unconfirmed``: also records behind damage that
-    nothing confirms.  Raises ConfigError, NotAStoreError, DiskError.
+    nothing confirms.  ``raw_bodies``: compressed bodies as stored.  Raises ConfigError,
+    NotAStoreError, DiskError.
     """
     from pyspark.sql import Observation  # noqa: PLC0415 - INFO needs no Spark
     from pyspark.sql import functions as sf  # noqa: PLC0415
@@ -84,7 +87,15 @@ def export(
     names = find_stores([stores] if isinstance(stores, str) else stores)
     chosen = check_export(names, to, file_format, limits)
     given = {name: value for name, value in limits.items() if value is not None}
-    messages = read(spark, names, SOURCE_COLUMNS, mode=PERMISSIVE, unconfirmed=unconfirmed, **given)
+    messages = read(
+        spark,
+        names,
+        SOURCE_COLUMNS,
+        mode=PERMISSIVE,
+        unconfirmed=unconfirmed,
+        rawBodies=raw_bodies,
+        **given,
+    )
     is_unconfirmed = sf.coalesce(sf.col("fault").startswith("unconfirmed: "), sf.lit(False))
     inside = sf.regexp_extract("fault", UNCONFIRMED_COUNT, 1)
     seen, written = Observation(), Observation()
@@ -104,10 +115,12 @@ def export(
     )
     if tag is not None:
         messages = messages.where(sf.col("tags") == tag)
-    rows = exported(messages.where(sf.col("record_ok") | is_unconfirmed)).observe(
+    wanted = messages.where(sf.col("record_ok") | is_unconfirmed)
+    rows = exported(wanted, raw_bodies=raw_bodies).observe(
         written,
         sf.count("*").alias("messages"),
         sf.count_if(sf.col("body_encoding") == "base64").alias("bodies_as_base64"),
+        sf.count("body_fault").alias("bodies_not_decoded"),
         sf.sum(sf.col("size").cast("bigint")).alias("bytes"),
     )
     path = write_export(rows, to, chosen)

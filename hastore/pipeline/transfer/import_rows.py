@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 UTF8: Final = "utf-8"
 BASE64: Final = "base64"
 COLUMNS: Final = (
-    "topic", "queue_id", "queue_offset", "tags", "keys", "body", "body_encoding", "properties",
-    "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "born_timestamp_ms",
-    "born_host", "store_timestamp_ms", "store_host", "store", "physic_offset", "size",
+    "topic", "queue_id", "queue_offset", "tags", "keys", "body", "body_encoding", "body_fault",
+    "properties", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset",
+    "born_timestamp_ms", "born_host", "store_timestamp_ms", "store_host", "store", "physic_offset",
+    "size",
 )  # fmt: skip
 # Only brokers write these: timers and halves of transactions, whose messages have their own rows,
 # and what brokers report.

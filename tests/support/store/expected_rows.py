@@ -9,6 +9,7 @@ from typing import Any
 from hastore.columnar.log_schema import COLUMNS
 from hastore.env.real import real_env
 from hastore.message import StoredMessage
+from hastore.store.record.body_compression import decoded
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordCheck, RecordKind, body_crc32
 from hastore.store.tools.log_directory import find_log
@@ -48,7 +49,8 @@ def row_of(message: StoredMessage, store: str, file_size: int, check: RecordChec
         "store_host": host_text(message.store_host),
         "reconsume_times": message.reconsume_times,
         "prepared_transaction_offset": message.prepared_transaction_offset,
-        "body": message.body,
+        "body": decoded(message).body,
+        "body_fault": decoded(message).body_fault,
         "body_crc": message.body_crc,
         "crc_ok": body_crc32(message.body) == message.body_crc,
         "record_ok": is_sound,

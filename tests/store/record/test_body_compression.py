@@ -1,0 +1,146 @@
+"""Bodies that producers compressed: decoded within a limit, or left as they are with the reason."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+import zlib
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.store.record.body_compression import (
+    DecodedBody,
+    decode_body,
+    decode_body_in_pieces,
+    decoded,
+)
+from hastore.store.record.message_codec import decode
+from tests.support.store.log_builder import LogBuilder
+
+COMPRESSED = 1
+OLD_ZLIB, LZ4, ZSTD, ZLIB = (COMPRESSED | kind << 8 for kind in range(4))
+TEXT = b"a body of more than four kilobytes " * 200
+
+
+def packed_by(sys_flag, body):
+    """Compress as RocketMQ's clients do; skip the test without the library."""
+    if sys_flag == LZ4:
+        return pytest.importorskip("lz4.frame", reason="hastore[codecs]").compress(body)
+    if sys_flag == ZSTD:
+        zstandard = pytest.importorskip("zstandard", reason="hastore[codecs]")
+        # As Java's stream writes it: without the size of the content.
+        compressor = zstandard.ZstdCompressor().compressobj()
+        return compressor.compress(body) + compressor.flush()
+    return zlib.compress(body)
+
+
+@pytest.fixture(params=[OLD_ZLIB, ZLIB, LZ4, ZSTD], ids=["old zlib", "zlib", "lz4", "zstd"])
+def sys_flag(request):
+    """Each kind of compression."""
+    return request.param
+
+
+@pytest.mark.parametrize("body", [b"", b"x", TEXT, bytes(3_000_000)], ids=len)
+def test_each_kind_is_decoded(sys_flag, body):
+    """The flags of compression are cleared, and all others stay."""
+    packed = packed_by(sys_flag, body)
+    assert decode_body(packed, sys_flag | 0x18) == DecodedBody(body, 0x18, None)
+
+
+def test_a_body_that_is_not_compressed_is_the_same_object():
+    """Whatever its other flags are: bits 8 to 10 say nothing alone."""
+    body = zlib.compress(TEXT)
+    assert decode_body(body, 3 << 8).body is body
+    assert decode_body(body, 3 << 8).fault is None
+
+
+@pytest.mark.parametrize("left", [0, 1, 5, -1])
+def test_a_body_that_is_cut_off_stays_as_it_is(sys_flag, left):
+    """The result says that it ends too early."""
+    packed = packed_by(sys_flag, TEXT)[:left]
+    body, flags, fault = decode_body(packed, sys_flag)
+    assert (body, flags) == (packed, sys_flag)
+    assert "ends too early" in fault
+
+
+def test_a_body_of_another_kind_stays_as_it_is(sys_flag):
+    """The result names the kind that the flags claim."""
+    packed_by(sys_flag, b"")
+    body, flags, fault = decode_body(b"not compressed at all", sys_flag)
+    assert (body, flags) == (b"not compressed at all", sys_flag)
+    assert fault.startswith("it is not ")
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6, 7])
+def test_a_kind_that_no_client_knows_is_left(kind):
+    """Bits 8 to 10 have room for eight."""
+    fault = decode_body(b"x", COMPRESSED | kind << 8).fault
+    assert fault == f"its compression, type {kind}, is not known"
+
+
+@pytest.mark.parametrize(("sys_flag", "library"), [(LZ4, "lz4"), (ZSTD, "zstandard")])
+def test_without_the_library_the_body_stays_and_the_extra_is_named(monkeypatch, sys_flag, library):
+    """A node and its tools need neither."""
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.frame", None)
+    body, flags, fault = decode_body(b"x", sys_flag)
+    assert (body, flags) == (b"x", sys_flag)
+    assert "[codecs]" in fault
+
+
+def test_the_size_of_a_decoded_body_is_bounded(sys_flag):
+    """At the limit it is decoded; one byte more, and it stays as it is."""
+    packed = packed_by(sys_flag, bytes(2_000_001))
+    assert decode_body(packed, sys_flag, size_max=2_000_001).body == bytes(2_000_001)
+    body, _, fault = decode_body(packed, sys_flag, size_max=2_000_000)
+    assert body == packed
+    assert fault == "it decodes to more than 2000000 bytes"
+
+
+def test_a_bomb_costs_no_memory_beyond_the_limit(sys_flag):
+    """Twenty times the limit; the decoder stops where the limit is passed, piece by piece."""
+    limit = 4 * 1024 * 1024
+    packed = packed_by(sys_flag, bytes(20 * limit))
+    tracemalloc.start()
+    try:
+        assert decode_body(packed, sys_flag, size_max=limit).fault is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < limit + 12 * 1024 * 1024
+
+
+def test_a_large_body_is_decoded_in_pieces(sys_flag):
+    """The event loop can run between them."""
+    size = 24 * 1024 * 1024
+    pieces = list(decode_body_in_pieces(packed_by(sys_flag, bytes(size)), sys_flag))
+    assert len(pieces) >= 3
+    assert max(pieces) <= 10 * 1024 * 1024
+    assert sum(pieces) <= size
+
+
+@given(st.binary(max_size=300), st.integers(0, 0x7FF))
+def test_any_bytes_are_decoded_or_returned(data, sys_flag):
+    """Never an exception, never a body above the limit."""
+    body, flags, fault = decode_body(data, sys_flag, size_max=1000)
+    if fault is not None:
+        assert (body, flags) == (data, sys_flag)
+    else:
+        assert not flags & COMPRESSED
+
+
+def test_a_message_is_decoded_once():
+    """Its size, checksum and the rest are those of the record."""
+    log = LogBuilder()
+    log.add(zlib.compress(TEXT), sys_flag=ZLIB)
+    stored = decode(bytes(log.data))
+    read = decoded(stored)
+    assert read == attrs.evolve(stored, body=TEXT, sys_flag=0)
+    assert decoded(read) is read
+    bad = decoded(attrs.evolve(stored, body=b"no zlib"))
+    assert (bad.body, bad.sys_flag) == (b"no zlib", ZLIB)
+    assert bad.body_fault.startswith("it is not zlib")
+    assert decoded(bad) is bad
