@@ -2,7 +2,7 @@
 
 ``logger("ha")`` returns a logger bound to a part of the system.  As a library hastore configures
 nothing: events go to the standard logger ``hastore``, which is silent below WARNING by default.
-``hastore_cli.app.logging_setup`` sets up the console and JSON outputs of the commands.
+``hastore_cli.app.log_output`` sets up the console and JSON outputs of the commands.
 """
 
 from __future__ import annotations

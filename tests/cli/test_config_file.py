@@ -34,7 +34,7 @@ from hastore.status import (
     TlsMode,
     TlsVersion,
 )
-from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.app.log_output import LogConfig
 from hastore_cli.main import root
 from hastore_cli.node.commands import node_settings, resolve
 from hastore_cli.settings.config_file import (

@@ -11,15 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hastore.log_sentences import SENTENCES, fields_of, next_of, sentence_of
 from hastore.trace import logger
-from hastore_cli.app.logging_setup import (
-    SENTENCES,
-    LogConfig,
-    fields_of,
-    next_of,
-    sentence_of,
-    set_up_logging,
-)
+from hastore_cli.app.log_output import LogConfig, set_up_logging
 from tests.support.repository import REPO_ROOT
 
 LEVELS = ("info", "warning", "error", "exception")

@@ -16,7 +16,7 @@ import trio
 from hastore.client.admin import AdminClient
 from hastore.env.real import real_env
 from hastore.quantities import parse_address
-from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.app.log_output import LogConfig
 from hastore_cli.node import runner
 from hastore_cli.node.file import NODE_FILE
 from tests.support.commands.in_process import hastore_here, status_of, wait_for_status

@@ -22,7 +22,7 @@ from hastore.cluster.etcd_client import EtcdConfig
 from hastore.config import AccessConfig, MasterConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.trace import logger
-from hastore_cli.app.logging_setup import LogConfig, set_up_logging
+from hastore_cli.app.log_output import LogConfig, set_up_logging
 from hastore_cli.main import main, root
 from tests.support.commands.running import command, environment, node
 from tests.support.nodes.access_keys import (

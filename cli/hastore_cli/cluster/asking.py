@@ -22,7 +22,7 @@ from hastore.errors import (
     OperationRefusedError,
 )
 from hastore.trace import audit
-from hastore_cli.app.logging_setup import audit_file
+from hastore_cli.app.log_output import audit_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -46,7 +46,7 @@ def open_log(path: str) -> tuple[Disk, LogDirectory]:
 
 def quiet_logging() -> None:
     """Log errors only: a command reports its findings itself."""
-    from hastore_cli.app.logging_setup import LogConfig, set_up_logging
+    from hastore_cli.app.log_output import LogConfig, set_up_logging
 
     set_up_logging(LogConfig(format="console", level="error"), colour=False)
 

@@ -28,7 +28,7 @@ from hastore.errors import ConfigError
 from hastore.setting import Kind
 from hastore.status import HAProtocol
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.app.log_output import LogConfig
 from hastore_cli.app.terminal import say, tell_text
 from hastore_cli.settings.config_file import (
     Resolved,

@@ -50,7 +50,7 @@ from hastore.ha.client_port import asker_of
 from hastore.quantities import format_address, format_count
 from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
-from hastore_cli.app.logging_setup import set_up_logging
+from hastore_cli.app.log_output import set_up_logging
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
 from hastore_cli.node.exposure import BIND_NAMES, NEXT_STEP, Listening, names_without_ids
 from hastore_cli.node.file import (
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
-    from hastore_cli.app.logging_setup import LogConfig
+    from hastore_cli.app.log_output import LogConfig
 
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, however slow the disk is

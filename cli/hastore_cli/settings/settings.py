@@ -28,7 +28,7 @@ from hastore.config import (
 )
 from hastore.setting import Setting, settings_in
 from hastore.status import HAProtocol
-from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.app.log_output import LogConfig
 from hastore_cli.settings.kinds import format_value
 
 SECTIONS: Final = (
