@@ -249,8 +249,10 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "{who} at {peer}: {action} ({what}) is {outcome}: {reason}",
         "{who} at {peer}: {action} ({what}) is {outcome}",
         "{who} at {peer}: {action} is {outcome}: {reason}",
+        "{who} at {peer}: {action} is {outcome}",
         "{who}: {action} ({what}) is {outcome}: {reason}",
         "{who}: {action} ({what}) is {outcome}",
+        "{who}: {action} is {outcome}",
     ),
     "permissions_taken": ("{accounts} access keys of {file} are in force now",),
     "permissions_not_taken": ("the permissions stay as they were: {reason}",),
@@ -295,7 +297,9 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
     "metrics_refused": frozenset({"kind"}),
 }
 # Pairs of the record, not of the event; "more" and "others" are counts of lines left out.
-_META: Final = frozenset({"part", "level", "logger", "timestamp", "next", "more", "others"})
+_META: Final = frozenset(
+    {"part", "level", "logger", "timestamp", "exc_info", "next", "more", "others"}
+)
 _SECONDS_MAX: Final = 120  # above it the unit is minutes
 _FORMATTER: Final = string.Formatter()
 
@@ -333,7 +337,7 @@ def fields_of(template: str) -> frozenset[str]:
 
 
 def _has_value(value: object) -> bool:
-    return value is not None and value not in ([], (), {})
+    return value is not None and value not in ([], (), {}, "-")  # "-": no address
 
 
 def _left_out(pairs: Mapping[str, Any]) -> Iterator[str]:

@@ -76,3 +76,18 @@ def _logging_as_it_was() -> Iterator[None]:
     logger.propagate = propagate
     logger.setLevel(level)
     logging.raiseExceptions = raise_exceptions
+
+
+class _NamesAndValues(logging.Formatter):
+    """Shows an event's name and values, which are stable; its sentence may change."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        event = dict(record.msg) if isinstance(record.msg, dict) else record.message
+        return f"{record.levelname} {record.name} {event}"
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """pytest's, whose ``text`` has the events' names and values."""
+    caplog.handler.setFormatter(_NamesAndValues())
+    return caplog

@@ -597,7 +597,9 @@ async def test_metrics_over_https_can_demand_a_certificate(tmp_path, caplog):
         assert b"200 OK" not in await ask()
 
         def is_logged(kind):
-            return any("metrics_refused" in line and kind in line for line in caplog.messages)
+            return any(
+                "metrics_refused" in line and kind in line for line in caplog.text.splitlines()
+            )
 
         await eventually(lambda: is_logged("no-certificate") and is_logged("plain-text"))
 

@@ -294,12 +294,13 @@ def counted(count: int, noun: str) -> str:
 def escaped(text: str, *, keep: str = "") -> str:
     """Return a text on one line: what is not printable as backslash escapes, but for ``keep``.
 
-    Not printable are control characters (C0, C1), line ends, marks that direct or hide text (such
-    as U+202E), and bytes that are not UTF-8.
+    ``hastore.printable`` does it, and says what is not printable.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+    from hastore.printable import escaped as escape  # here: it imports all of hastore
+
+    return escape(text, keep=keep)
 
 
 def time_text(timestamp_ms: int) -> str:
