@@ -24,25 +24,40 @@ T = TypeVar("T")
 CLOSE_WITHIN_S: Final = 120.0
 
 
+class LoopNotStartedError(HastoreError):
+    """The event loop of a cluster cannot start; its cause says why."""
+
+
 class LoopClosedError(HastoreError):
     """A closed cluster was used."""
 
 
 @final
 class LoopThread:
-    """The thread and its loop; ``nursery``, for background tasks, lives as long."""
+    """The thread and its loop; ``nursery``, for background tasks, lives as long.
+
+    Raises LoopNotStartedError.
+    """
 
     def __init__(self) -> None:
         self.nursery: trio.Nursery
         self._token: trio.lowlevel.TrioToken
-        self._ready = threading.Event()
+        self._started: Future[None] = Future()
         self._waited_for: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._is_closed = False
         # A daemon thread never keeps the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name="hastore-testing", daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        try:
+            self._thread.start()
+            self._started.result()
+        except (Exception, BaseExceptionGroup) as error:
+            if self._thread.ident is not None:
+                self._thread.join()
+            raise LoopNotStartedError(
+                f"the event loop of the cluster cannot start: {lone(error)}",
+                hint="check this process's limits: open files (ulimit -n), threads (ulimit -u)",
+            ) from error
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Run ``await make()`` in the loop; return its result or raise its error.
@@ -76,6 +91,10 @@ class LoopThread:
     def _run(self) -> None:
         try:
             trio.run(self._main)
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
         finally:
             with self._lock:
                 self._is_closed = True
@@ -86,7 +105,7 @@ class LoopThread:
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as self.nursery:
-            self._ready.set()
+            self._started.set_result(None)
             await trio.sleep_forever()
 
     def _start(self, make: Callable[[], Awaitable[T]], future: Future[T]) -> None:

@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -300,6 +302,29 @@ def test_closing_a_cluster_leaves_nothing(tmp_path):
     tasks.close()
     with pytest.raises(LoopClosedError, match="closed"):
         node.status()
+
+
+def test_a_cluster_whose_loop_cannot_start_says_why():
+    """It raises at once, here without a free descriptor, and leaves no thread."""
+    program = """
+import resource, threading
+from hastore.testing.cluster import Cluster
+from hastore.testing.loop_thread import LoopNotStartedError
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+try:
+    Cluster("unused")
+except LoopNotStartedError as error:
+    assert isinstance(error.__cause__, OSError)
+    print(error, error.hint, threading.active_count(), sep="|")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True
+    )
+    reason, hint, threads = done.stdout.strip().split("|")
+    assert reason.endswith("cannot start: [Errno 24] Too many open files")
+    assert "ulimit -n" in hint
+    assert (threads, done.stderr) == ("1", "")
 
 
 async def test_an_async_test_may_use_the_fixtures(hastore_master):
