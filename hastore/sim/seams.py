@@ -1,8 +1,10 @@
 """Schedules trio's tasks by seed, in virtual time: the only place that uses trio's private names.
 
 With ``_ALLOW_DETERMINISTIC_SCHEDULING`` trio sorts each batch of tasks by their age and shuffles it
-with its own generator ``_r``, which is seeded here.  The hook is not official, so pyproject pins
-trio's minor version; pytest-trio and hypothesis use it too.
+with its own generator ``_r``, which is seeded here.  The hook is not official; pytest-trio and
+hypothesis use it too.  Another minor version of trio may schedule in another order, so that a seed
+is another run: the lock files, and so the tests, have ``TRIO_MINOR``, and ``hastore sim`` says so
+where trio is another one.
 
 Threads, the wall clock and iteration over sets of objects would break a replay, too.  ``guards``
 forbids the first two; instead of sets of objects the simulator uses ``dict``.
@@ -21,15 +23,16 @@ import attrs
 import trio
 from trio._core import _run as _trio_run
 
+from hastore.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 
-_FLAG: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
-assert hasattr(_trio_run, _FLAG), "trio has changed: deterministic scheduling is not where it was"
-assert isinstance(getattr(_trio_run, "_r", None), random.Random), "trio has changed: no generator"
+TRIO_MINOR: Final = "0.35"  # the seeds of the tests and of reports are runs with it
 
+_FLAG: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 _TICKS_A_SECOND: Final = 1_000
 _IDLE_PASSES_MAX: Final = 10_000
 
@@ -110,9 +113,38 @@ def _reschedule_or_hold(
         assert taken is task, "a task that was woken is the last in the queue"
 
 
+def _generator() -> random.Random:
+    """Return what trio shuffles tasks with.  Raises ConfigError."""
+    generator = getattr(_trio_run, "_r", None)
+    if not isinstance(generator, random.Random) or not hasattr(_trio_run, _FLAG):
+        raise ConfigError(
+            f"trio {trio.__version__} cannot schedule by a seed: its hook for that is gone",
+            hint=f"pip install 'trio=={TRIO_MINOR}.*' where the simulator runs",
+        )
+    return generator
+
+
+def trio_note() -> str | None:
+    """Return what a person who compares runs must know of this trio; None if it is TRIO_MINOR's.
+
+    Raises ConfigError if this trio has no deterministic scheduling.
+    """
+    _generator()
+    version = trio.__version__
+    if version.split(".")[:2] == TRIO_MINOR.split("."):
+        return None
+    return (
+        f"trio is {version}: a seed may be another run than with trio {TRIO_MINOR}, which the tests"
+        " and recorded seeds have"
+    )
+
+
 def run_by_seed(seed: int, main: Callable[[], Awaitable[T]]) -> T:
-    """Run ``main`` in virtual time, its tasks scheduled by ``seed``; return its result."""
-    generator: random.Random = _trio_run._r  # noqa: SLF001 - see the module's docstring
+    """Run ``main`` in virtual time, its tasks scheduled by ``seed``; return its result.
+
+    Raises ConfigError if this trio has no deterministic scheduling.
+    """
+    generator = _generator()
     before = generator.getstate(), getattr(_trio_run, _FLAG)
     setattr(_trio_run, _FLAG, True)
     generator.seed(seed)

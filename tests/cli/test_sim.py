@@ -6,8 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import trio
 
 from hastore.broker.node.master import Master
+from hastore.errors import ConfigError
+from hastore.sim.seams import TRIO_MINOR, run_by_seed, trio_note
 from hastore_cli.lab import sim_commands, sim_run
 from hastore_cli.lab.sim_run import SeedOutcome, SeedTotals, run_seed, run_seeds
 from hastore_cli.main import main
@@ -61,6 +64,32 @@ def test_replay_is_deterministic(capsys):
     content = json.loads(capsys.readouterr().out)
     assert content["violation"] is None
     assert len(content["timeline"]) > len(first.splitlines())
+
+
+def test_another_minor_version_of_trio_is_named(monkeypatch, capsys):
+    """Its scheduler may make another run of a seed; results stay on stdout alone."""
+    assert main(["sim", "replay", "8"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    monkeypatch.setattr(trio, "__version__", f"{TRIO_MINOR}.7")
+    assert trio_note() is None
+    monkeypatch.setattr(trio, "__version__", f"{TRIO_MINOR}1.0")
+    assert main(["sim", "replay", "8"]) == 0
+    assert capsys.readouterr() == (out, f"note: {trio_note()}\n")
+    assert f"trio is {TRIO_MINOR}1.0: " in trio_note()
+
+
+def test_a_trio_without_the_schedulers_hook_is_refused(monkeypatch, capsys):
+    """One line, and what to install; nothing else of hastore needs the hook."""
+    monkeypatch.delattr("trio._core._run._r")
+    for words in (["run", "--seeds", "8"], ["replay", "8"]):
+        assert main(["sim", *words]) == 2
+        err = capsys.readouterr().err
+        assert is_one_line_with_a_next_step(err)
+        assert "cannot schedule by a seed" in err
+        assert f"pip install 'trio=={TRIO_MINOR}.*'" in err
+    with pytest.raises(ConfigError, match="cannot schedule by a seed"):
+        run_by_seed(8, trio.sleep_forever)
 
 
 def test_replay_fits_80_columns(monkeypatch, capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hastore.sim.seams import TRIO_MINOR
 from tests.support.repository import PACKAGES, REPO_ROOT, files
 
 # In one worker the files are parsed once.
@@ -161,6 +162,12 @@ def test_lock_files_pin_every_package_by_hash() -> None:
         assert pins, lock.name
         for pin in pins:
             assert re.match(r"[a-z0-9.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", pin), (lock.name, pin)
+
+
+def test_the_locked_trio_is_that_of_recorded_seeds() -> None:
+    """Users may have a later one; the tests' seeds are runs with the scheduler of this one."""
+    for lock in sorted((REPO_ROOT / "requirements").glob("*.lock")):
+        assert f"\ntrio=={TRIO_MINOR}." in lock.read_text(), lock.name
 
 
 # Who writes to the terminal, and why beside ``hastore_cli.app.terminal``.

@@ -12,7 +12,7 @@ import rich_click as click
 from hastore.quantities import ungrouped
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.output import echo_json
-from hastore_cli.app.terminal import tell, tell_text
+from hastore_cli.app.terminal import say, tell, tell_text
 from hastore_cli.settings.param_types import Number, WholeNumber, plain_digits
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def run(
         tally_dict,
     )
 
+    _say_trio_note()
     progress = ProgressLine()
     tally = run_seeds(
         _seeds(seeds, endless=minutes is not None),
@@ -127,6 +128,14 @@ def run(
     if tally.failed:
         return EXIT_VIOLATION
     return EXIT_INTERRUPTED if tally.was_interrupted else 0
+
+
+def _say_trio_note() -> None:
+    from hastore.sim.seams import trio_note
+
+    note = trio_note()
+    if note is not None:
+        say(f"note: {note}")
 
 
 def _seeds(seeds: tuple[int, int | None] | None, *, endless: bool) -> Iterator[int]:
@@ -192,6 +201,7 @@ def replay(*, seed: int, trace: bool, groups: bool, output: str) -> int:
         result_dict,
     )
 
+    _say_trio_note()
     result = _simulate(seed, groups=groups)
     if output == "json":
         shrunk = None if result.ok else _shrink(result, groups=groups)
