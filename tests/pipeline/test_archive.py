@@ -23,7 +23,7 @@ from hastore.pipeline.archive import folder as archive_folder
 from hastore.pipeline.archive import job as archive_job
 from hastore.pipeline.archive import restore_job
 from hastore.pipeline.archive.files import partition_name
-from hastore.pipeline.archive.folder import ArchiveConflictError, ArchiveFolder, stage
+from hastore.pipeline.archive.folder import ArchiveConflictError, ArchiveFolder, SegmentStaging
 from hastore.pipeline.archive.job import archive, read_archive
 from hastore.pipeline.archive.restore import restore_one
 from hastore.pipeline.archive.restore_job import restore
@@ -74,7 +74,8 @@ def in_process(monkeypatch):
                 restore_one(DISK, options["archive"], segment, target, attempt=attempt)
             else:
                 known = {"is_complete": is_complete, "modified_ms": modified_ms}
-                stage(DISK, options["store"], options["archive"], segment, **known, attempt=attempt)
+                staging = SegmentStaging(DISK, options["store"], options["archive"])
+                staging.stage(segment, **known, attempt=attempt)
 
     for module in (archive_job, restore_job):
         monkeypatch.setattr(module, "write_segments", write_segments)

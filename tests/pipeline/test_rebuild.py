@@ -26,6 +26,7 @@ from hastore.pipeline.rebuild.records import (
     NO_RECORD,
     RECORDS,
     ROWS,
+    SET_ASIDE,
     UNITS,
     RebuildRecords,
 )
@@ -39,7 +40,7 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.rebuild import rebuild as rebuild_here
 from hastore.topic import SCHEDULE_TOPIC
 from hastore_cli.main import main
-from tests.support.store.log_builder import FIRST_MS, LogBuilder
+from tests.support.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
 from tests.support.store.message_store_model import CONFIG, StorePair
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -54,6 +55,23 @@ GOLDEN_OPTIONS = {
     "HASTORE_STORE_INDEX_ENTRIES": "400",
 }
 LEVELS = DelayLevels.parse(CONFIG.message_delay_level)
+
+
+class CountingDisk:
+    """A disk that remembers which directories were listed."""
+
+    def __init__(self, disk):
+        self._disk = disk
+        self.listed = []
+
+    def __getattr__(self, name):
+        """Return what the disk does."""
+        return getattr(self._disk, name)
+
+    def list_dir(self, path):
+        """List a directory, and remember that."""
+        self.listed.append(path)
+        return self._disk.list_dir(path)
 
 
 def contents(path):
@@ -225,6 +243,22 @@ def dump(disk, path):
     for name, data in disk.files("/d/").items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
+
+
+def test_queues_are_listed_once_for_all_damaged_ranges_of_a_log():
+    """What confirms records behind damage is read once a task, not once for each range."""
+    log = LogBuilder().fill(120)
+    data = bytearray(log.data)
+    for start in range(0, len(data) - FILE_SIZE, FILE_SIZE):
+        damaged = next(at for at in log.offsets if at > start)
+        data[damaged : damaged + 8] = b"\xff" * 8
+    disk = CountingDisk(log.on_disk(data))
+    records = RebuildRecords(disk, find_log(disk, "/d"), LEVELS, with_units=True, with_keys=True)
+    ranges = find_ranges(disk, "/d", Bounds())
+    batches = [batch for log_range in ranges for batch in records.read(log_range)]
+    kinds = [row["kind"] for batch in batches for row in batch.to_pylist()]
+    assert kinds.count(SET_ASIDE) >= 3
+    assert disk.listed.count("/d/consumequeue") == 1
 
 
 def build_in_process(store, out, config, *, tasks, seed=0):

@@ -13,7 +13,7 @@ from hastore.errors import (
 )
 from hastore.pipeline.archive import job as archive_job
 from hastore.pipeline.archive import restore_job
-from hastore.pipeline.archive.folder import stage
+from hastore.pipeline.archive.folder import SegmentStaging
 from hastore.pipeline.archive.job import archive
 from hastore.pipeline.archive.restore import RestoreConflictError, restore_one
 from hastore.pipeline.archive.restore_job import restore
@@ -33,7 +33,8 @@ def write_segments(_spark, rows, **options):
             restore_one(DISK, options["archive"], segment, target, attempt=attempt)
         else:
             known = {"is_complete": is_complete, "modified_ms": modified_ms}
-            stage(DISK, options["store"], options["archive"], segment, **known, attempt=attempt)
+            staging = SegmentStaging(DISK, options["store"], options["archive"])
+            staging.stage(segment, **known, attempt=attempt)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk, DiskFile
+    from hastore.store.queue.confirmed_records import ConfirmedRecords
     from hastore.store.tools.log_directory import LogDirectory
 
 STAGED_ENTRY: Final = "segment.json"
@@ -87,7 +88,13 @@ def _disk_errors(folder: str) -> Iterator[None]:
 
 
 def archive_segment(
-    disk: Disk, log: LogDirectory, log_range: LogRange, folder: str, *, entry: dict[str, Any]
+    disk: Disk,
+    log: LogDirectory,
+    log_range: LogRange,
+    folder: str,
+    *,
+    confirmed: ConfirmedRecords,
+    entry: dict[str, Any],
 ) -> ArchivedSegment:
     """Write a segment's files below ``folder``, then its manifest entry, and return the entry.
 
@@ -97,7 +104,7 @@ def archive_segment(
     sha256, end = digest_and_end(disk, log_range.path, log_range.file_size)
     writer = _PartitionedWriter(disk, folder, f"{log_range.segment}-{sha256[:8]}")
     with _disk_errors(folder), contextlib.closing(writer):
-        for table in _chunks(segment_rows(disk, log, log_range)):
+        for table in _chunks(segment_rows(disk, log, log_range, confirmed)):
             writer.write(table)
     files = tuple(_finished(disk, folder, path, rows) for path, rows in writer.files.items())
     with contextlib.closing(disk.open_file(log_range.path, writable=False)) as source:

@@ -32,6 +32,7 @@ from hastore.store.archive.manifest import (
     read_manifest,
     segment_from_json,
 )
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.tools.log_directory import find_log, is_written
 
 if TYPE_CHECKING:
@@ -133,48 +134,62 @@ def expired(found: Sequence[Candidate], before_ms: int) -> Iterator[Candidate]:
 # -- archive ---------------------------------------------------------------------------------------
 
 
-def stage(
-    disk: Disk,
-    store: str,
-    archive: str,
-    segment: str,
-    *,
-    is_complete: bool,
-    modified_ms: int,
-    attempt: str,
-) -> None:
-    """Write one segment into the staging directory, unless it is there; ``attempt`` is unique.
+@final
+@attrs.define(eq=False)
+class SegmentStaging:
+    """Writes one task's segments into the staging directory of an archive."""
 
-    Runs in a task.  Raises NotAStoreError, ConfigError if the segment has expired, DiskError.
-    """
-    log = find_log(disk, store)
-    staged = f"{archive}/{STAGING_DIR}/{segment}"
-    log_range = next(
-        (entry for entry in find_ranges(disk, store, Bounds()) if entry.segment == segment), None
-    )
-    if log_range is None:
-        raise ConfigError(
-            f"{store} no longer has segment {segment}", hint="has it expired meanwhile?"
+    disk: Disk
+    store: str
+    archive: str
+    _confirmed_by: ConfirmedRecords | None = attrs.field(default=None, init=False)
+
+    def _confirmed(self, log: LogDirectory) -> ConfirmedRecords:
+        """Return what the consume queues confirm: read once for all segments."""
+        if self._confirmed_by is None:
+            self._confirmed_by = ConfirmedRecords(self.disk, log.root)
+        return self._confirmed_by
+
+    def stage(self, segment: str, *, is_complete: bool, modified_ms: int, attempt: str) -> None:
+        """Write one segment, unless it is there; ``attempt`` is unique.
+
+        Raises NotAStoreError, ConfigError if the segment has expired, DiskError.
+        """
+        log = find_log(self.disk, self.store)
+        staged = f"{self.archive}/{STAGING_DIR}/{segment}"
+        log_range = next(
+            (
+                entry
+                for entry in find_ranges(self.disk, self.store, Bounds())
+                if entry.segment == segment
+            ),
+            None,
         )
-    before = _staged_entry(disk, archive, segment)
-    if before is not None:
-        digest = file_digest(disk, log_range.path, log_range.file_size)
-        if (before.size, before.sha256) == (log_range.file_size, digest):
-            return
-    disk.remove_tree(staged)
-    folder = f"{staged}.{attempt}"
-    disk.make_dirs(folder)
-    known = {"is_complete": is_complete, "modified_ms": modified_ms}
-    try:
-        archive_segment(disk, log, log_range, folder, entry=known)
-    except BaseException:
-        with contextlib.suppress(DiskError):  # report the first error
-            disk.remove_tree(folder)
-        raise
-    if disk.exists(staged):  # another attempt at the same task was faster
-        disk.remove_tree(folder)
-    else:
-        disk.rename(folder, staged)
+        if log_range is None:
+            raise ConfigError(
+                f"{self.store} no longer has segment {segment}", hint="has it expired meanwhile?"
+            )
+        before = _staged_entry(self.disk, self.archive, segment)
+        if before is not None:
+            digest = file_digest(self.disk, log_range.path, log_range.file_size)
+            if (before.size, before.sha256) == (log_range.file_size, digest):
+                return
+        self.disk.remove_tree(staged)
+        folder = f"{staged}.{attempt}"
+        self.disk.make_dirs(folder)
+        known = {"is_complete": is_complete, "modified_ms": modified_ms}
+        try:
+            archive_segment(
+                self.disk, log, log_range, folder, confirmed=self._confirmed(log), entry=known
+            )
+        except BaseException:
+            with contextlib.suppress(DiskError):  # report the first error
+                self.disk.remove_tree(folder)
+            raise
+        if self.disk.exists(staged):  # another attempt at the same task was faster
+            self.disk.remove_tree(folder)
+        else:
+            self.disk.rename(folder, staged)
 
 
 def _staged_entry(disk: Disk, archive: str, segment: str) -> ArchivedSegment | None:

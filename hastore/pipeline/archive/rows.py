@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.columnar.log_range import LogRange
     from hastore.env.interface import Disk
     from hastore.pipeline.archive.segment_pieces import Gap
+    from hastore.store.queue.confirmed_records import ConfirmedRecords
     from hastore.store.tools.log_directory import LogDirectory
 
 RAW_SIZE_MAX: Final = 256 * 1024  # of a row of filler or damage
@@ -67,10 +68,12 @@ FILE_SCHEMA: Final = pa.schema(
 ROW_SCHEMA: Final = pa.schema([*FILE_SCHEMA, ("topic", pa.string()), ("date", pa.string())])
 
 
-def segment_rows(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[pa.RecordBatch]:
+def segment_rows(
+    disk: Disk, log: LogDirectory, log_range: LogRange, confirmed: ConfirmedRecords
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one whole segment, with ``topic`` and ``date``.  Raises DiskError."""
     with contextlib.closing(disk.open_file(log_range.path, writable=False)) as file:
-        for piece in pieces(disk, log, log_range):
+        for piece in pieces(disk, log, log_range, confirmed):
             if isinstance(piece, RecordBlock):
                 yield _records(piece, log_range)
                 continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hastore.columnar.record_reader import RecordReader
-from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.record_check import MEASURED_KINDS, RecordKind
 from hastore.store.tools.log_finding import SetAside, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from hastore.columnar.log_range import LogRange
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
+    from hastore.store.queue.confirmed_records import ConfirmedRecords
     from hastore.store.tools.log_directory import LogDirectory
 
 
@@ -31,12 +31,15 @@ class Gap(NamedTuple):
     set_aside: SetAside = SetAside()  # what they hide
 
 
-def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[RecordBlock | Gap]:
+def pieces(
+    disk: Disk, log: LogDirectory, log_range: LogRange, confirmed: ConfirmedRecords
+) -> Iterator[RecordBlock | Gap]:
     """Yield the blocks and gaps of a range, in order.  Raises DiskError.
 
-    Checksums are not checked: a record is any whose lengths agree.
+    Checksums are not checked: a record is any whose lengths agree.  ``confirmed`` is one object for
+    all ranges of a log, because it remembers what it has read of the consume queues.
     """
-    base, confirmed = log_range.file_offset, ConfirmedRecords(disk, log.root)
+    base = log_range.file_offset
     at, end = log_range.start_offset, log_range.end_offset
     with RecordReader(disk, log_range.path, log_range.file_size) as reader:
         while at < end:

@@ -58,17 +58,18 @@ class SegmentWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Archive or restore segment by segment."""
         from hastore.env.real import real_env  # noqa: PLC0415 - in the task
-        from hastore.pipeline.archive.folder import stage  # noqa: PLC0415
+        from hastore.pipeline.archive.folder import SegmentStaging  # noqa: PLC0415
         from hastore.pipeline.archive.restore import restore_one  # noqa: PLC0415
 
         disk = real_env().disk
         options = self.options
-        attempt = uuid.uuid4().hex
+        attempt, staging = uuid.uuid4().hex, None
         for batch in iterator:
             for row in batch.to_pylist():
                 if "restoreto" in options:
                     target = options["restoreto"]
                     restore_one(disk, options["archive"], row["segment"], target, attempt=attempt)
                 else:
-                    stage(disk, options["store"], options["archive"], **row, attempt=attempt)
+                    staging = staging or SegmentStaging(disk, options["store"], options["archive"])
+                    staging.stage(**row, attempt=attempt)
         return WriterCommitMessage()

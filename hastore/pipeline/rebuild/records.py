@@ -28,6 +28,7 @@ from hastore.columnar.text_columns import binary_take
 from hastore.columnar.unit_files import UNIT_TYPE
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.pipeline.archive.segment_pieces import pieces
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.derived_record import has_unit
 
 if TYPE_CHECKING:
@@ -74,12 +75,17 @@ class RebuildRecords:
     delay_levels: DelayLevels
     with_units: bool
     with_keys: bool
+    _confirmed: ConfirmedRecords = attrs.field(init=False)
+
+    @_confirmed.default
+    def _confirmed_by_queues(self) -> ConfirmedRecords:
+        return ConfirmedRecords(self.disk, self.log.root)
 
     def read(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range.  Raises DiskError."""
         if log_range.missing_before:
             yield _no_record(log_range.start_offset - log_range.missing_before, 1)
-        for piece in pieces(self.disk, self.log, log_range):
+        for piece in pieces(self.disk, self.log, log_range, self._confirmed):
             if isinstance(piece, RecordBlock):
                 yield self._rows(piece)
             elif piece.faults:
