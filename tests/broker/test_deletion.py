@@ -613,6 +613,27 @@ async def test_a_slave_forgets_the_offsets_of_a_topic_that_never_had_a_message(t
         await eventually(lambda: copied.offsets.offsets.keys() == {"auto@g", "U@g"})
 
 
+async def test_a_slave_forgets_the_offsets_that_a_crash_of_its_master_has_left(tmp_path):
+    """The master stopped between the writes of two tables, and the topic never had a message.
+
+    Found by the simulator (``delete-topic``): the slave kept its copy for ever.
+    """
+    config = tmp_path / "m" / "config"
+    config.mkdir(parents=True)
+    left = {"offsetTable": {"auto@g": {"0": 0}}}
+    (config / "consumerOffset.json").write_text(json.dumps(left))
+    async with (
+        master_of(tmp_path / "m") as (master, admin, _),
+        hastore.open_slave(slave_of(tmp_path / "s", master)) as slave,
+    ):
+        await put(master, "U")
+        await admin.update_offset("g", "U", 0, 0)
+        copied = slave.slave_synchronize.data
+        await eventually(lambda: copied.offsets.offsets.keys() == {"auto@g", "U@g"})
+        await admin.delete_topic("auto")  # which is not there: only its offsets are
+        await eventually(lambda: copied.offsets.offsets.keys() == {"U@g"})
+
+
 async def test_a_slave_that_is_behind_dispatches_nothing_of_a_deleted_topic(tmp_path):
     """A new slave gets the deletion before, or after, the log: the outcome is the same."""
     async with master_of(tmp_path / "m") as (master, admin, _):

@@ -114,6 +114,10 @@ class ConsumerOffsetManager:
         if owner is not None and self.offset_quota is not None:
             self.offset_quota.check(owner, (key, queue_id), trio.current_time())
 
+    def topics_beside(self, table: Iterable[str]) -> set[str]:
+        """Return the topics with offsets here, but with none among the keys of another table."""
+        return {_topic_of(key) for key in self.offsets} - {_topic_of(key) for key in table}
+
     def forget_topics(self, next_offsets: Mapping[str, Mapping[int, int] | None]) -> None:
         """Remove all groups' offsets in some topics.
 

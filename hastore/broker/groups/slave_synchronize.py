@@ -9,7 +9,8 @@
 
     topics, groups     replace the slave's tables (RocketMQ's SlaveSynchronize); then the queues of
                        deleted topics go, and the offsets in them and of deleted groups
-    consumer offsets   replace the slave's where the master's have changed
+    consumer offsets   replace the slave's where the master's have changed; offsets in a topic of
+                       which neither node knows anything else go
     delay offsets      kept back until the log up to 28's end is confirmed here and on the disk
 
 A delay offset says that what is below it was delivered.  The delivery is another record, so this
@@ -188,7 +189,7 @@ class SlaveSynchronize:
                 "consumer offsets",
                 RequestCode.GET_ALL_CONSUMER_OFFSET,
                 read_consumer_offsets,
-                lambda table: data.offsets.copy(table.rows, table.version),
+                self._take_offsets,
                 has_unversioned_changes=True,
             ),
         )
@@ -370,6 +371,20 @@ class SlaveSynchronize:
         if new:
             self.data.offsets.forget_groups(new)
             self._read_offsets_again()
+        return without_room
+
+    def _take_offsets(self, table: CopiedTable[dict[int, int]]) -> int:
+        """Take the master's offsets, and remove those in topics that no longer exist.
+
+        A crash as the master deletes a topic without messages, of which it keeps no record, may
+        leave offsets there, which this slave has copied.
+        """
+        data = self.data
+        without_room = data.offsets.copy(table.rows, table.version)
+        unknown = data.offsets.topics_beside(table.rows) - data.topics.topics.keys()
+        if unknown:
+            unknown -= {queue.topic for queue in self.message_store.consume_queues}
+            data.offsets.forget_topics(dict.fromkeys(unknown))
         return without_room
 
     def _topic_deleted(self, topic: str) -> None:
