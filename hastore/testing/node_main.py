@@ -24,6 +24,7 @@ from hastore.broker.node.slave import Slave, run_slave
 from hastore.config import GroupNodeConfig, MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
+from hastore.printable import escaped
 from hastore.testing.loop_thread import lone
 from hastore.testing.node_settings import NodeStart
 
@@ -45,7 +46,7 @@ def main() -> int:
     except (HastoreError, ExceptionGroup) as error:
         if not isinstance(lone(error), HastoreError):
             raise
-        sys.stderr.write(f"error: {lone(error)}\n")
+        sys.stderr.write(f"error: {escaped(str(lone(error)))}\n")
         return _FAILED
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +16,14 @@ from rich.console import Console
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios.demo import command, place, second_act
+from hastore_scenarios.demo import command, demo, place, second_act
 from hastore_scenarios.demo import input as demo_input
 from hastore_scenarios.demo.input import LINE_SIZE_MAX, LINES_MAX, read_input
 from hastore_scenarios.demo.place import DemoPlace
 from hastore_scenarios.demo.report import take_puts, write_history
 from hastore_scenarios.demo.stage import DemoStage, command_lines
 from hastore_scenarios.demo.terminal import run_on_terminal, speak_ascii
+from hastore_scenarios.escaping_console import EscapingConsole
 from hastore_scenarios.judge.history import EventKind, History, load_history
 from hastore_scenarios.judge.timeline import Timeline
 from hastore_scenarios.registry import find
@@ -235,6 +237,35 @@ def test_summary_lines_are_wrapped_but_paths_are_not(tmp_path: Path) -> None:
     assert lines[1].startswith("          many words") or lines[1].startswith("          words")
     assert max(map(len, lines[:2])) <= 80
     assert lines[2] == "  report  /" + "x" * 100
+
+
+def test_no_text_of_a_node_or_a_file_controls_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control characters and marks that reverse text are shown as escapes; colours are the demo's.
+
+    An error of an input file goes the same way.
+    """
+    monkeypatch.setenv("TERM", "xterm")
+    hostile = "n1\x1b[2J\x1b]0;owned\x07\r\u202e\x9b"
+    out = io.StringIO()
+
+    async def show() -> None:
+        stage = DemoStage(tmp_path, EscapingConsole(file=out, width=80, force_terminal=True))
+        stage.step(hostile)
+        stage.say(hostile)
+        stage.note("seen", hostile)
+        stage.expect(False, hostile, hostile)
+        stage.fact("kept", hostile)
+        stage.print_timeline()
+        stage._show_output(f"before\n{hostile}\n", 1)
+
+    trio.run(show)
+    demo._print_error(ConfigError(hostile, hint=hostile))
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # its own colours
+    for text in (printed, capsys.readouterr().err):
+        assert all(character.isprintable() or character == "\n" for character in text)
+        assert "n1" in text
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(12, None), (13, None), (14, 2), (40, 28)])

@@ -170,25 +170,30 @@ def test_the_locked_trio_is_that_of_recorded_seeds() -> None:
         assert f"\ntrio=={TRIO_MINOR}." in lock.read_text(), lock.name
 
 
-# Who writes to the terminal, and why beside ``hastore_cli.app.terminal``.
+# Who writes to the terminal, and why beside a console of ``EscapingConsole``.
 _PRINTERS = {
-    "cli/hastore_cli/app/terminal.py": "the way out: it escapes all texts",
+    "cli/hastore_cli/app/terminal.py": "the commands' way out: it escapes all texts",
     "cli/hastore_cli/app/interpreter.py": "a number that its parent process reads",
     "cli/hastore_cli/messages/printer.py": "many messages a flush; their fields are escaped",
+    "scenarios/hastore_scenarios/demo/command.py": "a fixed text, before anything is imported",
+    "hastore/testing/node_main.py": "one line, escaped, to the process that has started it",
 }
 _PRINTING = re.compile(
     r"\bprint\(|click\.(?:s?echo|style|unstyle)\(|\.print_exc|std(?:out|err)\.(?:write|buffer)"
-    r"|rich\.print|(?<![\w.])Console\("
+    r"|rich\.print|(?<!\w)Console\(|os\.write\((?:1|2|sys)"
 )
 
 
-def test_commands_print_by_the_one_way_that_escapes() -> None:
+def test_everything_is_printed_by_a_way_that_escapes() -> None:
     """A text of a node or a file could move the cursor; forgetting to escape it is impossible."""
+    roots = ("cli", "hastore", "scenarios", "pytest_hastore", "pyspark_hastore")
     found = [
         f"{path.relative_to(REPO_ROOT)}:{number}: {line.strip()}"
-        for path in sorted((REPO_ROOT / "cli").rglob("*.py"))
+        for root in roots
+        for path in sorted((REPO_ROOT / root).rglob("*.py"))
         if str(path.relative_to(REPO_ROOT)) not in _PRINTERS
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if _PRINTING.search(line) and "console.print(" not in line and "().print(" not in line
     ]
-    assert not found, "print by hastore_cli.app.terminal:\n" + "\n".join(found)
+    ways = "hastore_cli.app.terminal (commands) or an EscapingConsole (the demo)"
+    assert not found, f"print by {ways}:\n" + "\n".join(found)

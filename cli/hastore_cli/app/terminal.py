@@ -13,7 +13,7 @@ log, etcd or a file may hold ``ESC [ 2 J``, a line end or a mark that reverses t
 
 Colours and folds therefore cannot be written as control characters.  ``style`` and ``folded``
 mark them with a number that is drawn for each process, which no printed text can contain by design;
-``rendered`` replaces the marks and escapes all else.  tests/tidy checks that no other file prints.
+``rendered`` replaces the marks and escapes all else.  tests/tidy checks who else prints.
 
 A character that the stream's encoding lacks becomes a simpler one, or an escape::
 
@@ -40,8 +40,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
-
+    from rich.console import Console
 
 LABEL_SIZE: Final = 9
 _NOTED: Final = "hastore.noted"
@@ -108,16 +107,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
     Texts are escaped as rich renders them; their line ends stay line ends.
     """
-    from rich.console import Console
-    from rich.segment import Segment
-
-    class EscapingConsole(Console):
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> Iterable[Segment]:
-            for text, its_style, control in super().render(renderable, options):
-                shown = text if control else escaped(text, keep="\n")
-                yield Segment(shown, its_style, control)
+    from hastore_scenarios.escaping_console import EscapingConsole
 
     stream = sys.stderr if stderr else sys.stdout
     return EscapingConsole(

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
-from rich.console import Console
 
 from hastore.config import HAConfig, StoreConfig
 from hastore.env.real import real_env
@@ -36,6 +35,7 @@ from hastore_scenarios.demo.report import judge_demo, write_report
 from hastore_scenarios.demo.second_act import second_act
 from hastore_scenarios.demo.stage import WAIT_S, DemoFailed, DemoStage
 from hastore_scenarios.demo.terminal import grouped, speak_ascii
+from hastore_scenarios.escaping_console import EscapingConsole
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import ScenarioFailed
@@ -43,6 +43,8 @@ from hastore_scenarios.worlds.process.node_process import tail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from rich.console import Console
 
     from hastore.broker.observe.node_status import NodeStatus
     from hastore_scenarios.judge.checker import Verdict
@@ -479,7 +481,7 @@ def run(file: str | None, keep: str | None, *, spark: bool) -> int:
     """Run the demo with the options of the command line; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         speak_ascii(stream)
-    console = Console(highlight=False)
+    console = EscapingConsole(highlight=False, markup=False)
     console.width = min(console.width, WIDTH_MAX) if sys.stdout.isatty() else WIDTH
     try:
         given = read_input(file)
@@ -490,7 +492,8 @@ def run(file: str | None, keep: str | None, *, spark: bool) -> int:
 
 
 def _print_error(error: ConfigError | OSError) -> None:
-    print(f"error: {error}", file=sys.stderr)
+    console = EscapingConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"error: {error}")
     hint = getattr(error, "hint", None)
     if hint is not None:
-        print(f"  next  {hint}", file=sys.stderr)
+        console.print(f"  next  {hint}")
