@@ -634,6 +634,25 @@ async def test_a_slave_forgets_the_offsets_that_a_crash_of_its_master_has_left(t
         await eventually(lambda: copied.offsets.offsets.keys() == {"U@g"})
 
 
+async def test_a_second_deletion_removes_offsets_committed_after_the_first(tmp_path):
+    """A consumer that still ran has left them, on master and slave, in a topic that is gone.
+
+    Found by the simulator (``delete-topic``).
+    """
+    async with (
+        master_of(tmp_path / "m") as (master, admin, _),
+        hastore.open_slave(slave_of(tmp_path / "s", master)) as slave,
+    ):
+        await put(master)
+        await admin.delete_topic("T")
+        await admin.update_offset("g", "T", 0, 0)
+        copied = slave.slave_synchronize.data
+        await eventually(lambda: copied.offsets.offsets.keys() == {"T@g"})
+        await admin.delete_topic("T")
+        assert await admin.consumer_offsets() == {}
+        await eventually(lambda: copied.offsets.offsets == {})
+
+
 async def test_a_slave_that_is_behind_dispatches_nothing_of_a_deleted_topic(tmp_path):
     """A new slave gets the deletion before, or after, the log: the outcome is the same."""
     async with master_of(tmp_path / "m") as (master, admin, _):

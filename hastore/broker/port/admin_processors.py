@@ -24,7 +24,7 @@ A topic is deleted in this order: the deletion and the table without it, in one 
 offsets in it; its consume queues.  Its messages stay in the log.  Whatever a disk error or a client
 that has gone leaves undone is done by ``run``, and after a crash by the next start.  The deletion
 of a topic that never had a message is not recorded, as no record of it could come back.  Deleting
-what is not there succeeds, and removes the offsets that a crash has left.
+what is not there succeeds, and removes offsets that a crash or a consumer has left.
 
 The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that sends it back on the
 same connection gets no body while the table is unchanged: a slave asks every second.
@@ -163,7 +163,7 @@ class AdminProcessors:
             if is_there:
                 deletion = DeletedTopic(log_offset=log.max_offset, next_offsets=next_offsets)
                 self.data.delete_topic(topic, deletion, log_min_offset=log.min_offset)
-            elif known is None:
+            else:
                 self.data.offsets.forget_topics({topic: None})
             try:
                 await self._finish_deletions()
