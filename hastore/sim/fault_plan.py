@@ -53,13 +53,16 @@ def make_fault_plan(
     kinds: Sequence[str],
     nodes: int,
     weights_of: Mapping[str, Sequence[float]] | None = None,
+    *,
+    lasts_s: tuple[float, float] = _SAFETY_S,
 ) -> FaultPlan:
     """Choose the faults of a run for a cluster of ``nodes`` nodes.
 
-    ``weights_of`` are the weights to choose from for kinds that are to be more or less frequent.
+    ``weights_of`` are the weights to choose from for kinds that are to be more or less frequent;
+    ``lasts_s`` are the shortest and the longest time in which faults happen.
     """
     weights_of = weights_of or {}
-    safety_s = choices.uniform(*_SAFETY_S)
+    safety_s = choices.uniform(*lasts_s)
     mean_s = choices.choice(_MEANS_S)
     weights = {kind: choices.choice(weights_of.get(kind, _WEIGHTS)) for kind in kinds}
     if not any(weights.values()):

@@ -37,6 +37,7 @@ class Put:
 
     number: int
     key: bytes
+    topic: str = ""  # a group's
     outcome: PutOutcome | None = None
     status: PutMessageStatus | None = None
     physic_offset: int = -1

@@ -4,12 +4,14 @@ import pytest
 
 from hastore.sim.faults import KINDS
 from hastore.sim.group.group_faults import GROUP_KINDS
-from hastore.sim.group.group_simulation import simulate_group
+from hastore.sim.group.group_simulation import GroupSimulation, simulate_group
+from hastore.sim.group.topic_deletions import DELETE_TOPIC
 from tests.sim.hashes import hashes_elsewhere
 from tests.sim.pinned import PINNED_GROUPS
 
 SEEDS = 12  # `make soak` has 2,000
 CHUNK = 6  # so that the seeds are spread over the workers
+WITH_DELETIONS = {False: 69, True: 135}  # by whether they have etcd: short runs
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -27,6 +29,23 @@ def test_a_seed_of_a_group_is_the_same_run_in_another_process():
     seeds = (2, 5)  # two quick ones
     here = [simulate_group(seed).trace_hash for seed in seeds]
     assert hashes_elsewhere(seeds, groups=True) == here
+
+
+@pytest.mark.parametrize("with_etcd", [False, True], ids=["orders", "etcd"])
+def test_deletions_change_nothing_of_the_seed_before_them(with_etcd):
+    """Their plan and all their choices come from a generator of their own."""
+    seed = WITH_DELETIONS[with_etcd]
+    first = GroupSimulation(seed, with_etcd=with_etcd)
+    assert first.deletions is not None
+    second = GroupSimulation(seed, with_etcd=with_etcd)
+    second.deletions = None
+    assert second.plan == first.plan
+    assert second.choices.getstate() == first.choices.getstate()
+    numbers = [fault.number for fault in first.result().plan.faults]
+    assert sorted(numbers) == list(range(len(numbers)))
+    own = first.deletions.plan.faults
+    assert min(fault.number for fault in own) == len(first.plan.faults)
+    assert DELETE_TOPIC in {fault.kind for fault in own}
 
 
 def test_groups_have_the_faults_of_classic_clusters_and_promotions():

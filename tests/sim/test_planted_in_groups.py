@@ -30,6 +30,11 @@ FOUND_BY = {
     "elects_a_node_outside_the_set": 0,
     "dispatches_all_at_a_promotion": 14,
     "takes_its_own_changes_for_losses": 0,
+    "forgets_deletions_at_an_opening": 69,
+    "keeps_offsets_in_deleted_topics": 69,
+    "deletes_what_was_made_again": 69,
+    "begins_again_at_offset_0": 69,
+    "revives_nothing": 19,
 }
 
 

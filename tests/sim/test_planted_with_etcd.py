@@ -36,6 +36,7 @@ FOUND_BY = {
     "prefers_the_unproven": 1,
     "leaves_out_the_unproven": 2,
     "forgets_promises_of_another_ttl": 11,
+    "copies_no_deletions": 135,
 }
 
 

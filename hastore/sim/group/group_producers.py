@@ -63,7 +63,7 @@ class GroupProducers:
                 for size in sizes:
                     await self.put(size, choices)
 
-    async def put(self, size: int, choices: Random) -> Put | None:
+    async def put(self, size: int, choices: Random, topic: str = TOPIC) -> Put | None:
         """Put a message to one of the masters, and wait for its answer; None without a master."""
         masters = [
             (agent, master)
@@ -75,14 +75,14 @@ class GroupProducers:
             return None
         agent, master = choices.choice(masters)
         number = len(self.oracle.puts)
-        put = Put(number, b"put-%d-" % number)
+        put = Put(number, b"put-%d-" % number, topic)
         self.oracle.puts.append(put)
         each = GroupPut(put, agent, master, epoch_of(master))
         properties = properties_of(number)
         if self.cluster.config.has_delays and choices.random() < _DELAYED:
             properties[PROPERTY_DELAY_TIME_LEVEL] = choices.choice(_LEVELS)
         body = bytes([65 + number % 26]) * size
-        message = Message(TOPIC, body, queue_id=number % QUEUES, properties=properties)
+        message = Message(topic, body, queue_id=number % QUEUES, properties=properties)
         put.submitted_at = trio.current_time()
         self.oracle.waiting[number] = each
         done = trio.Event()

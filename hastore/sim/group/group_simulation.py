@@ -5,6 +5,8 @@
     boot ── safety: producers, faults, promotions ──┬── liveness: one master, equal logs ──┬── end
                                                     └ within LIVENESS_S, without a restart ┘
 
+Full disks and deletions of topics follow, each with a generator of its own, and liveness again.
+
 The phases, the trace and the result are those of a classic run (``simulation``).
 """
 
@@ -27,7 +29,7 @@ from hastore.sim.consumer import CONSUMER
 from hastore.sim.excuses import may_end
 from hastore.sim.fault_plan import make_fault_plan, with_more_faults
 from hastore.sim.faults import Faults
-from hastore.sim.group import directory_copy, group_double, group_observer
+from hastore.sim.group import directory_copy, group_double, group_observer, topic_deletions
 from hastore.sim.group.controller import Controller
 from hastore.sim.group.directory_faults import DIRECTORY_KINDS, EARLY_KINDS, DirectoryFaults
 from hastore.sim.group.etcd_director import EtcdDirector
@@ -49,6 +51,8 @@ from hastore.sim.group.group_faults import (
 from hastore.sim.group.group_observer import GroupObserver
 from hastore.sim.group.group_oracle import GroupOracle, consistent_point
 from hastore.sim.group.group_producers import GroupProducers
+from hastore.sim.group.topic_deletions import DELETE_TOPIC, TopicDeletions, deletion_plan
+from hastore.sim.group.topic_oracle import TopicOracle
 from hastore.sim.guards import leak_guards
 from hastore.sim.network import Network
 from hastore.sim.seams import run_by_seed
@@ -65,12 +69,21 @@ if TYPE_CHECKING:
     from hastore.broker.node.slave import Slave
     from hastore.config import InSyncReplicas
     from hastore.sim.cluster import SimNode
+    from hastore.sim.fault_plan import FaultPlan
     from hastore.sim.group.etcd_outage import Outage
     from hastore.sim.group.group_cluster import Agent
 
 LIVENESS_S: Final = 180.0
 _HALF: Final = 0.5
 _DOUBLE_SHARE: Final = 0.3  # of all seeds
+_DELETIONS_SHARE: Final = 0.6  # of those with client ports
+_NAMES: Final = {
+    CONSUMER: "consumer",
+    group_observer.HOST: group_observer.NAME,
+    group_double.HOST: group_double.NAME,
+    directory_copy.HOST: directory_copy.NAME,
+    topic_deletions.OPERATOR: topic_deletions.NAME,
+}
 _FIRST_CLEAN_S: Final = 1.0
 _HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
 
@@ -163,16 +176,25 @@ class GroupSimulation:
         self.double: GroupDouble | None = None
         if not with_etcd and own.random() < _DOUBLE_SHARE:
             self.double = GroupDouble(self.cluster, own)
+        self.deletions = self._choose_deletions()
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
         self._steps = Steps(self._check_step, self._violated)
         self.faults: Faults | None = None
-        self._names = {node.host: node.name for node in self.cluster.nodes}
-        self._names |= {CONSUMER: "consumer", group_observer.HOST: group_observer.NAME}
-        self._names[group_double.HOST] = group_double.NAME
-        self._names[directory_copy.HOST] = directory_copy.NAME
+        self._names = _NAMES | {node.host: node.name for node in self.cluster.nodes}
         self._past_faults: DirectoryFaults | None = None
         self._broken = trio.Event()
+
+    def _choose_deletions(self) -> TopicDeletions | None:
+        """Choose whether topics are deleted after all else, by a generator of its own."""
+        own = random.Random(f"deletions {self.seed}")
+        may_be_asked = self.config.listens and self.wished_outage is None
+        if not may_be_asked or own.random() >= _DELETIONS_SHARE:
+            return None
+        nodes, first = len(self.config.ids), len(self.plan.faults)
+        plan = deletion_plan(own, nodes, first=first, with_etcd=self.with_etcd)
+        topics = TopicOracle(self.cluster, self.oracle)
+        return TopicDeletions(self.cluster, self.producers, topics, plan, own)
 
     def result(self) -> SimResult:
         """Return the outcome."""
@@ -185,11 +207,15 @@ class GroupSimulation:
             served=self.oracle.served,
             boots=sum(node.boots for node in self.cluster.nodes),
             fired=() if self.faults is None else tuple(self.faults.fired),
-            plan=self.plan,
+            plan=self._whole_plan(),
             violation=self.violation,
             entries=tuple(self.trace.entries),
             config=describe_group(self.config),
         )
+
+    def _whole_plan(self) -> FaultPlan:
+        late = () if self.deletions is None else self.deletions.plan.faults
+        return attrs.evolve(self.plan, faults=(*self.plan.faults, *late))
 
     def logged(self, level: int, text: str) -> None:
         """Add what a node logs to the trace."""
@@ -234,6 +260,7 @@ class GroupSimulation:
                         controller.calm_down()
                         await self._liveness(controller, 1 if self.config.listens else 0)
                         await self._fill_disks(controller)
+                        await self._delete_topics(controller, target, nursery)
                         if self.violation is None:
                             self._check(self.oracle.check_end)
                         scope.cancel()
@@ -418,6 +445,40 @@ class GroupSimulation:
             self._violated(error)
         else:
             await self._liveness(controller, 0)
+
+    async def _delete_topics(
+        self, controller: Controller | EtcdDirector, target: GroupTarget, nodes: trio.Nursery
+    ) -> None:
+        """Let an operator delete topics while nodes fail; check them once all is well again."""
+        deletions = self.deletions
+        if self.violation is not None or deletions is None:
+            return
+        assert self.faults is not None
+        self.trace.add("world", "an operator deletes topics")
+        fired, own = self.faults.fired, random.Random(deletions.choices.getrandbits(64))
+        self.faults = faults = Faults(
+            target, nodes, deletions.plan, own, self.left_out, fired=fired
+        )
+        faults.more = GroupFaults(faults, target).actions()
+        if self._past_faults is not None:
+            self._past_faults = attrs.evolve(self._past_faults, faults=faults)
+            faults.more |= self._past_faults.actions()
+        faults.more[DELETE_TOPIC] = deletions.action(faults, target)
+        with trio.move_on_after(deletions.plan.safety_s):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(faults.run)
+                nursery.start_soon(deletions.use)
+        faults.end()
+        await self._liveness(controller, 0)
+        for check in (deletions.delete_undisturbed, deletions.make_one_again, deletions.check):
+            if self._broken.is_set():
+                return
+            try:
+                await check()
+            except ViolationError as error:
+                self._violated(error)
+            else:
+                await self._liveness(controller, 1)
 
     async def _liveness(self, controller: Controller | EtcdDirector, elections: int) -> None:
         """Wait until there is one master, all logs are equal, and a put is PUT_OK.

@@ -56,6 +56,7 @@ from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.log_loader import LogLoader
 from hastore.store.watched_disk import WatchedDisk
 from tests.support.worlds.planted import Plant
+from tests.support.worlds.planted_deletions import PLANTED_DELETIONS
 
 
 def keep_no_confirm_marks(patch: pytest.MonkeyPatch) -> None:
@@ -602,4 +603,5 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     expires_files_in_doubt: {"expiry"},
     forgets_the_time_that_it_trusted: {"expiry"},
     believes_the_dates_of_a_clock_that_was_behind: {"expiry"},
+    **PLANTED_DELETIONS,
 }

@@ -43,6 +43,7 @@ from hastore.store.node_identity import NodeIdentity
 from hastore.store.reserve_file import ReserveFile
 from hastore.store.tools.repair import log_repair
 from tests.support.worlds.planted import Plant
+from tests.support.worlds.planted_deletions import PLANTED_DELETIONS
 from tests.support.worlds.planted_in_groups import (
     acknowledges_after_stepping_down,
     awaits_a_joining_node_once_it_is_accepted,
@@ -304,4 +305,5 @@ PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     hands_over_to_a_full_node: {"storage"},
     needs_room_to_change_its_role: {"ended"},
     **PLANTED_IN_PROOFS,
+    **PLANTED_DELETIONS,
 }
