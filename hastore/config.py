@@ -565,6 +565,15 @@ class RemotingConfig:
         "remoting.held_pulls_per_owner_max",
         "Its pulls that wait for messages; one more is answered at once.",
     )
+    pushed_replies_per_owner_max: int = count(
+        1_024,
+        "remoting.pushed_replies_per_owner_max",
+        "Replies of one access key, or without keys of one address, that wait for the requester's"
+        " answer.",
+    )
+    pushed_replies_per_minute_max: int = count(
+        120_000, "remoting.pushed_replies_per_minute_max", "Its replies within a minute."
+    )
     pull_count_max: int = count(1_024, "remoting.pull_count_max", "Messages of one pull.")
     pull_size_max: int = size(4 * MIB, "remoting.pull_size_max", "Bytes of one pull.")
     long_polling_enable: bool = switch(

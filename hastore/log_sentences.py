@@ -88,6 +88,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "queue_offsets_of_deleted_records_unknown": ("the log begins at {min_offset}: {reason}",),
     "json_file_unreadable": ("{path} cannot be read ({reason}): {instead}",),
     "config_file_refused": ("the configuration of topics or groups was not written: {reason}",),
+    "reply_topic_refused": ("this node has no reply topic, so no request-reply: {reason}",),
     "topic_unreadable": ("topic {topic} in topics.json is ignored: {reason}",),
     "group_unreadable": ("group {group} in subscriptionGroup.json is ignored: {reason}",),
     "consumer_offset_unreadable": ("the offset of {key}, queue {queue}, is ignored: {reason}",),

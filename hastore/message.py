@@ -20,11 +20,14 @@ PROPERTY_WAIT_STORE_MSG_OK: Final = "WAIT"
 PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
 PROPERTY_DELAY_TIME_LEVEL: Final = "DELAY"
 PROPERTY_INNER_NUM: Final = "INNER_NUM"
+PROPERTY_CLUSTER: Final = "CLUSTER"  # the broker's cluster, which the broker sets
 # RocketMQ's: a half message of a transaction; when a broker of 5.x is to deliver a message.
 PROPERTY_TRANSACTION_PREPARED: Final = "TRAN_MSG"
 PROPERTY_TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 PROPERTY_TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 PROPERTY_TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+PROPERTY_REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"  # of a reply: the client id of the requester
+PROPERTY_PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"  # when the broker pushed it, in ms
 PROPERTY_CRC32: Final = "__CRC32#"
 
 

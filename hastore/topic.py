@@ -70,7 +70,12 @@ def is_system_topic(
     """Whether a topic belongs to the brokers themselves, or to these brokers of ``cluster``."""
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
         return True
-    return topic in {cluster, broker_name, f"{cluster}{REPLY_TOPIC_SUFFIX}"}
+    return cluster is not None and topic in {cluster, broker_name, reply_topic(cluster)}
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic to which consumers of a cluster send their replies."""
+    return f"{cluster}{REPLY_TOPIC_SUFFIX}"
 
 
 def check_topic(topic: str) -> str:

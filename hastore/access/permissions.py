@@ -6,7 +6,7 @@ What counts for a topic, the first that applies:
 2. the topic's own permission (``topicPerms``);
 3. ``%RETRY%group`` and ``%DLQ%group`` belong to the group: SUB on it, for sending, too;
 4. topics that the broker keeps for itself: none.  ``RMQ_SYS_TRACE_TOPIC`` may have PUB: clients
-   send what they measure there;
+   send what they measure there, and so may the reply topic of the node's cluster;
 5. the account's ``defaultTopicPerm``.
 
 For a group: admin, ``groupPerms``, ``defaultGroupPerm``.  Whatever is not named is denied.  Source:
@@ -100,11 +100,11 @@ class Account:
         granted = (self.default_topic, self.default_group, *named)
         return self.is_admin or any(SUB in permission for permission in granted)
 
-    def may(self, need: Need) -> bool:
-        """Whether the account has what a request needs."""
-        return self.is_admin or bool(self._granted(need) & need.permission)
+    def may(self, need: Need, reply_topic: str | None = None) -> bool:
+        """Whether the account has what a request needs of a node with this reply topic."""
+        return self.is_admin or bool(self._granted(need, reply_topic) & need.permission)
 
-    def why(self, need: Need) -> str:
+    def why(self, need: Need, reply_topic: str | None = None) -> str:
         """Say by which line of its account a need is met, or not."""
         if self.is_admin:
             return "admin: true"
@@ -117,7 +117,7 @@ class Account:
         group = group_of(need.name)
         if group is not None:
             return f"the topic of group {group}: {self._why_group(group)}"
-        if _is_system(need.name):
+        if _is_system(need.name) or need.name == reply_topic:
             return f"{need.name} is the broker's own"
         return f"defaultTopicPerm: {self.default_topic.text}"
 
@@ -126,7 +126,7 @@ class Account:
             return f"groupPerms {group}={self.groups[group].text}"
         return f"defaultGroupPerm: {self.default_group.text}"
 
-    def _granted(self, need: Need) -> Permission:
+    def _granted(self, need: Need, reply_topic: str | None) -> Permission:
         if need.subject is Subject.NODE:
             return DENY
         if need.subject is Subject.GROUP:
@@ -138,6 +138,8 @@ class Account:
         if group is not None:
             has_group = SUB in self.groups.get(group, self.default_group)
             return PUB | SUB if has_group else DENY
+        if need.name == reply_topic:
+            return PUB
         if _is_system(need.name):
             return PUB if need.name == _TRACE_TOPIC else DENY
         return self.default_topic

@@ -81,11 +81,20 @@ class ClientConnection(Protocol):
     def is_closed(self) -> bool:
         """Whether nothing can be sent to it any more."""
 
-    def notify(self, command: RemotingCommand) -> None:
-        """Send a one-way command; drop it if the peer does not read."""
+    def notify(self, command: RemotingCommand) -> bool:
+        """Send a command that answers nothing, unless the peer does not read; return whether."""
 
     def answer_later(self, later: Later) -> None:
         """Answer a request that was held, when its turn comes."""
+
+
+def ready(answer: RemotingCommand) -> Later:
+    """Return a ``Later`` of an answer that is small, and known."""
+
+    async def make() -> Answer | None:
+        return answer
+
+    return Later(make, is_large=False)
 
 
 def silently(later: Later) -> Later:

@@ -53,6 +53,9 @@ class RequestCode(enum.IntEnum):
     DELETE_TOPIC_IN_NAMESRV = 216  # sent to name servers only
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
+    SEND_REPLY_MESSAGE = 324
+    SEND_REPLY_MESSAGE_V2 = 325
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326  # sent by the broker to its clients
     GET_BROKER_HA_STATUS = 907
     NOTIFY_BROKER_ROLE_CHANGED = 1008  # RocketMQ 5
     # hastore's own: above RocketMQ's numbers, and within a binary header's 16 bits.

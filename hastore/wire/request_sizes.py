@@ -5,6 +5,7 @@
     code                      header at most      body at most
     sends 10 36 310 320 …     128 KiB             the largest message (a batch: twice that)
     lists 34 41 42            64 KiB              1 MiB
+    a client's answers        64 KiB              1 MiB
     all others                64 KiB              64 KiB
 
 A header above 64 KiB belongs to a send only if it begins with a send's code, where all of
@@ -46,17 +47,13 @@ class BodyKind(enum.Enum):
     MESSAGE = "a message or a batch of them"
 
 
-# RocketMQ's request-reply sends, which a node knows by number only.
-SEND_REPLY_MESSAGE: Final = 324
-SEND_REPLY_MESSAGE_V2: Final = 325
-
 BODY_KINDS: Final[Mapping[int, BodyKind]] = {
     RequestCode.SEND_MESSAGE: BodyKind.MESSAGE,
     RequestCode.SEND_MESSAGE_V2: BodyKind.MESSAGE,
     RequestCode.SEND_BATCH_MESSAGE: BodyKind.MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK: BodyKind.MESSAGE,
-    SEND_REPLY_MESSAGE: BodyKind.MESSAGE,
-    SEND_REPLY_MESSAGE_V2: BodyKind.MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE: BodyKind.MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2: BodyKind.MESSAGE,
     RequestCode.HEART_BEAT: BodyKind.LIST,
     RequestCode.LOCK_BATCH_MQ: BodyKind.LIST,
     RequestCode.UNLOCK_BATCH_MQ: BodyKind.LIST,
@@ -134,7 +131,7 @@ class RequestSizes:
         too, and may have twice a message's bytes.
         """
         code = request.code
-        kind = kind_of(code)
+        kind = BodyKind.LIST if request.is_response else kind_of(code)
         if kind is not BodyKind.MESSAGE and header_size > SMALL_SIZE_MAX:
             return f"request type {code}: a header of {header_size} bytes; at most {SMALL_SIZE_MAX}"
         match kind:

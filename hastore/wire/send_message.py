@@ -176,6 +176,36 @@ def _read_message_slowly(command: RemotingCommand, born_host: tuple[str, int]) -
     )
 
 
+# The fields of a send in both forms, without its properties' place and what only 310 has.
+_WHOLE_NAMES: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+}
+
+
+def whole_send_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return a send request's fields in the long form, as far as it has them.
+
+    Raises ProtocolError.
+    """
+    is_short = "b" in fields
+    found = {}
+    for name, short in _WHOLE_NAMES.items():
+        value = text_field(fields, short if is_short else name)
+        if value is not None:
+            found[name] = value
+    return found
+
+
 def write_send_fields(
     message: Message,
     properties_text: str,

@@ -7,13 +7,18 @@ from hastore.store.record import message_codec, record_check
 
 def bodies(response):
     """The bodies of an answer's messages; each record must be intact."""
+    return [message.body for message in messages(response)]
+
+
+def messages(response):
+    """The messages of an answer; each record must be intact."""
     found = []
     position = 0
     while position < len(response.body):
         rest = len(response.body) - position
         check = record_check.check_record(response.body, position, rest, None)
         assert check.kind is record_check.RecordKind.MESSAGE
-        found.append(message_codec.decode(response.body, position).body)
+        found.append(message_codec.decode(response.body, position))
         position += check.size
     return found
 

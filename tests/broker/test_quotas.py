@@ -34,7 +34,7 @@ from tests.support.nodes.access_keys import ADMIN_KEY, SECRET, USER_KEY, signed,
 from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import raw_client, send_command
-from tests.support.nodes.reading import pull_command
+from tests.support.nodes.reading import of_users, pull_command
 from tests.support.waiting import eventually
 
 # The user's key may have any group and topic.
@@ -257,11 +257,11 @@ async def test_groups_of_heartbeats_stay_in_memory_until_they_commit(mock_clock)
         assert (await ask(honest, heartbeat("honest"), HONEST))[0] == 0
         assert (await ask(honest, route("%RETRY%honest"), HONEST))[0] == 0
         assert not data.groups.groups
-        assert not data.topics.topics
+        assert not of_users(data.topics.topics)
         data.topics.put(new_topic_config("orders", read_queue_nums=1, write_queue_nums=1))
         assert (await ask(honest, commit("honest"), HONEST))[0] == 0
         assert list(data.groups.groups) == ["honest"]
-        assert list(data.topics.topics) == ["orders", "%RETRY%honest"]
+        assert of_users(data.topics.topics) == ["orders", "%RETRY%honest"]
         mock_clock.jump(MINUTE_S)
         code, text = await ask(greedy, heartbeat("a", "b", "c", "d"), GREEDY)
         assert code == 1
@@ -313,7 +313,7 @@ async def test_topics_that_messages_make_have_a_quota(mock_clock, names):
             fields = {"topic": f"made{number}", "readQueueNums": "1", "writeQueueNums": "1"}
             request = RemotingCommand(code=17, ext_fields=fields)
             assert (await ask(honest, request, HONEST))[0] == 0
-        assert len(data.topics.topics) == 9
+        assert len(of_users(data.topics.topics)) == 9
 
 
 async def test_without_keys_an_address_has_the_quota(mock_clock):
@@ -323,7 +323,7 @@ async def test_without_keys_an_address_has_the_quota(mock_clock):
         assert (await ask(two, send_command(topic="b"), USER_KEY))[0] == 0
         code, text = await ask(two, send_command(topic="c"), ADMIN_KEY)
         assert (code, "address 127.0.0.1 has made 2 topics" in text) == (1, True)
-        assert list(data.topics.topics) == ["a", "b"]
+        assert of_users(data.topics.topics) == ["a", "b"]
 
 
 async def test_offsets_have_a_quota(mock_clock):
@@ -365,7 +365,7 @@ async def test_a_refused_commit_makes_nothing(changes, request_, named):
             assert (code, named in text) == (1, True), text
             assert data.offsets.offsets == {"orders@g": {0: 0}}
             assert list(data.groups.groups) == ["g"]
-            assert list(data.topics.topics) == ["orders", "%RETRY%g"]
+            assert of_users(data.topics.topics) == ["orders", "%RETRY%g"]
             quotas = (data.offsets.key_quota, data.offsets.offset_quota, data.groups.quota)
             assert [quota.count("access key the-user") for quota in quotas] == [1, 1, 1]
             assert data.topics.quota.count("access key the-user") == 2

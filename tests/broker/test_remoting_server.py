@@ -52,7 +52,7 @@ async def test_a_message_is_stored_and_answered_in_its_serialize_type(serialize_
         Message(
             "T",
             b"body",
-            properties={"KEYS": "k", "UNIQ_KEY": "U"},
+            properties={"KEYS": "k", "UNIQ_KEY": "U", "CLUSTER": "DefaultCluster"},
             queue_id=3,
             born_timestamp_ms=1_700_000_000_000,
             born_host=local,
@@ -103,8 +103,8 @@ async def test_a_batch_is_stored_together_and_answered_once():
     )
     assert target.batches == [2]
     assert [(m.body, m.properties, m.flag, m.queue_id) for m in target.messages] == [
-        (b"1", {"n": "1"}, 0, 2),
-        (b"2", {}, 5, 2),
+        (b"1", {"n": "1", "CLUSTER": "DefaultCluster"}, 0, 2),
+        (b"2", {"CLUSTER": "DefaultCluster"}, 5, 2),
     ]
 
 

@@ -51,8 +51,6 @@ from hastore.wire.remoting_command import HEADER_SIZE_MAX, RemotingCommand, fram
 from hastore.wire.request_sizes import (
     BODY_KINDS,
     LIST_SIZE_MAX,
-    SEND_REPLY_MESSAGE,
-    SEND_REPLY_MESSAGE_V2,
     SMALL_SIZE_MAX,
     BodyKind,
     RequestSizes,
@@ -88,7 +86,7 @@ def read_in_pieces(reader, data, *, size=RECEIVE_SIZE):
 
 def test_the_sizes_are_those_of_the_docs():
     """Sends have large bodies, heartbeats and locks lists, and nothing else has either."""
-    assert SEND_CODES | {36, SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2} == {
+    assert SEND_CODES | {36, 324, 325} == {
         code for code, kind in BODY_KINDS.items() if kind is BodyKind.MESSAGE
     }
     assert {code for code, kind in BODY_KINDS.items() if kind is BodyKind.LIST} == {34, 41, 42}

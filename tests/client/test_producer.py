@@ -54,7 +54,12 @@ async def test_send_stores_all_fields_and_returns_the_offsets(serialize_type):
     assert attrs.evolve(stored, born_host=None) == attrs.evolve(
         message,
         queue_id=5,
-        properties={"KEYS": "ü1", "WAIT": "false", "UNIQ_KEY": result.unique_key},
+        properties={
+            "KEYS": "ü1",
+            "WAIT": "false",
+            "UNIQ_KEY": result.unique_key,
+            "CLUSTER": "DefaultCluster",
+        },
     )
 
 

@@ -66,7 +66,12 @@ async def test_the_record_is_at_the_offset_in_the_answer(tmp_path):
     assert stored.born_host[0] == "127.0.0.1"
     properties = dict(stored.properties)
     properties.pop("__CRC32#", None)
-    assert properties == {"KEYS": "ü", "TAGS": "t", "UNIQ_KEY": result.unique_key}
+    assert properties == {
+        "KEYS": "ü",
+        "TAGS": "t",
+        "UNIQ_KEY": result.unique_key,
+        "CLUSTER": "DefaultCluster",
+    }
     assert result.message_id == message_codec.message_id(stored.store_host, result.physic_offset)
     offsets = [int(one[-16:], 16) for one in batch.message_id.split(",")]
     assert [record_at(tmp_path, offset).body for offset in offsets] == [b"0", b"1", b"2"]

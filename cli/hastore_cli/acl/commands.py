@@ -75,14 +75,24 @@ def check(file: str) -> None:
 @click.argument("code")
 @click.argument("topic", required=False)
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group of the request.")
+@click.option(
+    "--cluster",
+    default="DefaultCluster",
+    show_default=True,
+    metavar="NAME",
+    help="The node's cluster, whose reply topic every key may send to.",
+)
 @_file_option
-def explain(key: str, code: str, topic: str | None, group: str | None, file: str | None) -> int:
+def explain(
+    *, key: str, code: str, topic: str | None, group: str | None, cluster: str, file: str | None
+) -> int:
     """Say whether KEY may send request CODE about TOPIC, and by which line of its account.
 
     KEY is the name of an access key, CODE a number or a name such as PULL_MESSAGE. It reads the
     file only and asks no node.
     """
     from hastore.errors import ConfigError
+    from hastore.topic import reply_topic
     from hastore_cli.acl.access_key import access_setting
     from hastore_cli.app.terminal import tell
 
@@ -95,14 +105,15 @@ def explain(key: str, code: str, topic: str | None, group: str | None, file: str
             f"{path} has no account of access key {key}",
             hint=f"hastore acl check {path} lists them",
         )
+    replies = reply_topic(cluster)
     name, rule = _rule_of(code)
     needs = _needs(name, rule, topic, group)
     is_allowed = True
     tell(f"{name} needs {rule.text}")
     for need in needs:
-        granted = account.may(need)
+        granted = account.may(need, replies)
         is_allowed &= granted
-        tell(f"  {'yes' if granted else 'no ':<4} {need}: {account.why(need)}")
+        tell(f"  {'yes' if granted else 'no ':<4} {need}: {account.why(need, replies)}")
     tell(f"{key} is {'allowed' if is_allowed else 'denied'}")
     return 0 if is_allowed else _EXIT_DENIED
 

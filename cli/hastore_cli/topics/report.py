@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import attrs
 
-from hastore.topic import DEFAULT_TOPIC, GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC
+from hastore.topic import (
+    DEFAULT_TOPIC,
+    GROUP_TOPIC_PREFIXES,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+)
 from hastore_cli.app.terminal import columns, counted, escaped, number, time_text
 
 if TYPE_CHECKING:
@@ -58,8 +63,8 @@ class TopicView:
 
     @property
     def is_system(self) -> bool:
-        """Whether the broker created it: retries, dead letters, delays."""
-        return self.name.startswith(_SYSTEM_PREFIXES)
+        """Whether the broker created it: retries, dead letters, delays, replies."""
+        return self.name.startswith(_SYSTEM_PREFIXES) or self.name.endswith(REPLY_TOPIC_SUFFIX)
 
     @property
     def messages(self) -> int:

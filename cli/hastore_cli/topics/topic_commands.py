@@ -52,7 +52,8 @@ def topic_group() -> None:
 def list_topics(*, show_all: bool, addr: str, output: str) -> None:
     """List the topics: messages, queues, permissions.
 
-    Without -a the topics of retries (%RETRY%), dead letters (%DLQ%) and delays are left out.
+    Without -a the topics of retries (%RETRY%), dead letters (%DLQ%), delays and
+    replies (_REPLY_TOPIC) are left out.
     """
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.topics.node_queries import read_topics

@@ -46,7 +46,7 @@ from hastore.status import OwnSignatures
 from hastore.store.record import message_codec
 from hastore.store.record.delay_message import PROPERTY_REAL_TOPIC
 from hastore.store.record.record_check import check_record
-from hastore.topic import SCHEDULE_TOPIC
+from hastore.topic import SCHEDULE_TOPIC, reply_topic
 from hastore.trace import logger
 from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.remoting_codes import ADMIN_REQUESTS, OWN_REQUESTS, ResponseCode
@@ -127,7 +127,7 @@ class AccessGuard:
             except ProtocolError as error:
                 raise _denied(f"it is not clear what the request is about: {error}") from error
             for number, need in enumerate(needs, 1):
-                _check(account, need)
+                self._check(account, need)
                 if number % ROWS_OF_A_PIECE == 0:
                     await trio.lowlevel.checkpoint()
             if not has_own_signature(request.ext_fields):
@@ -260,7 +260,12 @@ class AccessGuard:
         current = self._current(account, host)
         if current is not account:
             for need in needs():
-                _check(current, need)
+                self._check(current, need)
+
+    def _check(self, account: Account, need: Need) -> None:
+        """Raise AccessDeniedError if an account lacks what a request needs."""
+        if not account.may(need, reply_topic(self.target.cluster)):
+            raise _lacks(account, need)
 
     def _current(self, account: Account, host: str) -> Account:
         """Return an account as the table in force has it.  Raises AccessDeniedError."""
@@ -315,9 +320,8 @@ async def _is_signed(
     return is_signed_by(secret, fields, body)
 
 
-def _check(account: Account, need: Need) -> None:
-    if not account.may(need):
-        raise _denied(f"access key {account.key.name} needs {need}")
+def _lacks(account: Account, need: Need) -> AccessDeniedError:
+    return _denied(f"access key {account.key.name} needs {need}")
 
 
 def _key_of(request: RemotingCommand) -> str | None:
@@ -339,7 +343,9 @@ def _check_answer(answer: Answer | None, account: Account) -> None:
     assert isinstance(answer, RemotingCommand), "queries are answered with commands"
     for record in _records_in(answer.body):
         check = check_record(record, 0, len(record), None, check_crc=False)
-        _check(account, _reading(check.topic, check.properties))
+        need = _reading(check.topic, check.properties)
+        if not account.may(need):
+            raise _lacks(account, need)
 
 
 def _records_in(body: bytes) -> Iterator[bytes]:

@@ -170,6 +170,8 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.DELETE_TOPIC_IN_BROKER: _ADMIN,
     RequestCode.SEND_MESSAGE_V2: _PUBLISH,
     RequestCode.SEND_BATCH_MESSAGE: _PUBLISH,
+    RequestCode.SEND_REPLY_MESSAGE: _PUBLISH,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _PUBLISH,
     # Clients ask each node of a group whether it is the master.
     RequestCode.GET_BROKER_HA_STATUS: Rule(),
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: _ADMIN,

@@ -5,6 +5,8 @@
     heartbeat ─► members of each group ─► changed? ─► NOTIFY_CONSUMER_IDS_CHANGED to all members
     connection closed, unregistered, no heartbeat for consumer_timeout_ms ──┘
 
+A client that is a producer only is in ``producers``, and is dropped for the same reasons.
+
 A heartbeat names all groups of one client: it has left those that it no longer names.  Nothing here
 is kept on disk; every client sends its next heartbeat within seconds.
 
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from hastore.concurrency.tcp import describe
+from hastore.broker.groups.producer_manager import Member, ProducerManager, connection_to_dict
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.wire.heartbeat_data import subscription_to_dict
 from hastore.wire.liberal_json import Items, Rows
@@ -38,15 +40,6 @@ if TYPE_CHECKING:
 
     from hastore.broker.reply import ClientConnection
     from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
-
-
-@attrs.frozen(kw_only=True)
-class Member:
-    """One client of a group."""
-
-    client_id: str
-    language: str
-    version: int
 
 
 @final
@@ -96,6 +89,7 @@ class ConsumerManager:
     # Whether a group's members are notified of changes.
     notifies: Callable[[str], bool] = attrs.field(default=lambda _group: True)
     groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
+    producers: ProducerManager = attrs.field(factory=ProducerManager, init=False)
     # Of each client, when its last heartbeat came (trio time) and its groups; the oldest first.
     _clients: dict[ClientConnection, tuple[float, frozenset[str]]] = attrs.field(
         factory=dict, init=False
@@ -111,6 +105,7 @@ class ConsumerManager:
             return
         language = language[:_LANGUAGE_SIZE_MAX]
         member = Member(client_id=heartbeat.client_id, language=language, version=version)
+        self.producers.heartbeat(client, member, heartbeat.producer_groups)
         now_in = {consumer.group for consumer in heartbeat.consumers}
         _, was_in = self._clients.pop(client, (0.0, frozenset()))
         changed = list(was_in - now_in)
@@ -129,7 +124,7 @@ class ConsumerManager:
             if group.members.get(client) != member or subscriptions_changed:
                 group.members[client] = member
                 changed.append(consumer.group)
-        if now_in:
+        if now_in or heartbeat.producer_groups:
             # The groups' own names, not copies of them by each client.
             names = frozenset(self.groups[name].name for name in now_in)
             self._clients[client] = trio.current_time(), names
@@ -142,16 +137,14 @@ class ConsumerManager:
         last_heard, groups = self._clients.get(client, (0.0, frozenset[str]()))
         if group not in groups:
             return
-        if groups == {group}:
-            del self._clients[client]
-        else:
-            self._clients[client] = last_heard, groups - {group}
+        self._clients[client] = last_heard, groups - {group}
         self._leave(client, group)
         self._notify([group])
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a client whose connection has ended."""
         _, groups = self._clients.pop(client, (0.0, frozenset[str]()))
+        self.producers.client_gone(client)
         for name in groups:
             self._leave(client, name)
         self._notify(groups)
@@ -217,7 +210,7 @@ class ConsumerManager:
             return None
         data = found.data
         return {
-            "connectionSet": Items(tuple(found.members.items()), _connection_to_dict),
+            "connectionSet": Items(tuple(found.members.items()), connection_to_dict),
             "consumeFromWhere": data.consume_from_where.value,
             "consumeType": data.consume_type.value,
             "messageModel": data.message_model.value,
@@ -227,13 +220,3 @@ class ConsumerManager:
                 _SUBSCRIPTIONS_OF_A_PIECE,
             ),
         }
-
-
-def _connection_to_dict(connection: tuple[ClientConnection, Member]) -> dict[str, Any]:
-    client, member = connection
-    return {
-        "clientAddr": describe(client.peer),
-        "clientId": member.client_id,
-        "language": member.language,
-        "version": member.version,
-    }

@@ -26,7 +26,7 @@ from hastore.broker.groups.consumer_manager import CONNECTED_MAX
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
 from hastore.broker.groups.subscription_group_manager import group_fault
 from hastore.broker.quotas import Quota, table_full
-from hastore.errors import ProtocolError, RequestFailedError
+from hastore.errors import ProtocolError, QuotaUsedUpError, RequestFailedError
 from hastore.status import BrokerRole
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import QUEUE_NUMS_MAX
@@ -41,14 +41,13 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
-    from hastore.errors import QuotaUsedUpError
     from hastore.wire.pieces import Pieces
     from hastore.wire.remoting_command import RemotingCommand
 
@@ -71,6 +70,7 @@ class ConsumerProcessors:
     locks: RebalanceLockManager = attrs.field(init=False)
     # Of the groups that are known by heartbeats only.
     _quota: Quota[str] = attrs.field(init=False)
+    _producer_quota: Quota[str] = attrs.field(init=False)
     _arriving: set[str] = attrs.field(factory=set, init=False)  # admitted, not registered yet
 
     def __attrs_post_init__(self) -> None:
@@ -83,6 +83,12 @@ class ConsumerProcessors:
             self._is_without_offset,
             "new_groups_per_minute_max",
             self.config.new_groups_per_minute_max,
+        )
+        self._producer_quota = Quota(
+            "producer groups",
+            "groups_per_owner_max",
+            self.config.groups_per_owner_max,
+            self.consumers.producers.groups.__contains__,
         )
 
     # -- members ---------------------------------------------------------------------------------
@@ -113,7 +119,11 @@ class ConsumerProcessors:
                 refusal = error
             else:
                 admitted.append(consumer)
-        heartbeat = attrs.evolve(heartbeat, consumers=tuple(admitted))
+        heartbeat = attrs.evolve(
+            heartbeat,
+            consumers=tuple(admitted),
+            producer_groups=self._listed(heartbeat.producer_groups, client),
+        )
         self.consumers.heartbeat(client, heartbeat, request.language, request.version)
         if refusal is not None:
             raise refusal
@@ -129,6 +139,22 @@ class ConsumerProcessors:
         self._quota.take(client.owner, name, trio.current_time())
         self._arriving.add(name)
 
+    def _listed(self, groups: Iterable[str], client: ClientConnection) -> tuple[str, ...]:
+        """Return the producer groups that answers to 204 name: those within the quota.
+
+        No producer needs the others to be there.
+        """
+        known, now, listed = self.consumers.producers.groups, trio.current_time(), []
+        for group in groups:
+            try:
+                if group not in known:
+                    self._producer_quota.take(client.owner, group, now)
+            except QuotaUsedUpError as error:
+                self.target.quota_refusals.record(client.peer, error)
+            else:
+                listed.append(group)
+        return tuple(listed)
+
     def _is_known(self, name: str) -> bool:
         """Whether a group has an offset, or members."""
         return name in self.data.groups.groups or name in self.consumers.groups
@@ -143,6 +169,9 @@ class ConsumerProcessors:
         group = text_field(request.ext_fields, "consumerGroup")
         if group:
             self.consumers.unregister(client, group)
+        producer_group = text_field(request.ext_fields, "producerGroup")
+        if producer_group:
+            self.consumers.producers.unregister(client, producer_group)
         return request.response(ResponseCode.SUCCESS)
 
     def client_ids(self, request: RemotingCommand) -> Pieces[RemotingCommand]:

@@ -37,6 +37,7 @@ from hastore.topic import (
     GROUP_TOPIC_PREFIXES,
     RETRY_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
+    reply_topic,
     topic_fault,
 )
 from hastore.trace import logger
@@ -222,6 +223,19 @@ class TopicConfigManager:
             new = TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
             config = self._make(new, owner)
         return config
+
+    def make_reply_topic(self, cluster: str) -> None:
+        """Make the topic to which consumers send their replies, unless it is there.
+
+        As in RocketMQ it has one queue.  A cluster whose name no topic can have has none.
+        """
+        topic = reply_topic(cluster)
+        if topic in self.topics:
+            return
+        try:
+            self.put(TopicConfig(topic=topic, read_queue_nums=1, write_queue_nums=1))
+        except RequestFailedError as error:
+            _log.warning("reply_topic_refused", reason=str(error))
 
     def delete(self, topic: str, deletion: DeletedTopic, *, log_min_offset: int) -> None:
         """Take a topic out of the table, and record the deletion if the topic had messages.

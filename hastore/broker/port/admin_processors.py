@@ -52,7 +52,7 @@ from hastore.errors import DiskError, RequestFailedError
 from hastore.status import BrokerRole
 from hastore.store.log_rewrite import bad_record_at
 from hastore.store.tools.group_log import count_messages, read_group_log
-from hastore.topic import DEFAULT_TOPIC, is_system_topic, topic_fault
+from hastore.topic import is_system_topic, topic_fault
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import (
     PERM_READ_WRITE,
@@ -121,11 +121,7 @@ class AdminProcessors:
         self._check_master()
         fields = request.ext_fields
         topic = required_text_field(fields, "topic")
-        fault = topic_fault(topic)
-        if fault is None and topic == DEFAULT_TOPIC:
-            fault = f"topic {topic} is the broker's own"
-        if fault is not None:
-            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        self._check_is_users(topic, "made or changed")
         config = new_topic_config(
             topic,
             read_queue_nums=integer_field(fields, "readQueueNums"),
@@ -135,6 +131,14 @@ class AdminProcessors:
         self.data.topics.put(config)
         await self.data.topics_file.persist()
         return request.response(ResponseCode.SUCCESS)
+
+    def _check_is_users(self, topic: str, what: str) -> None:
+        """Raise RequestFailedError for an illegal name and for a topic of the broker's own."""
+        fault, target = topic_fault(topic), self.target
+        if is_system_topic(topic, cluster=target.cluster, broker_name=target.broker_name):
+            fault = f"topic {topic} is the broker's own and cannot be {what}"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
 
     async def create_group(self, request: RemotingCommand) -> RemotingCommand:
         """Make or change a group."""
@@ -148,12 +152,8 @@ class AdminProcessors:
     async def delete_topic(self, request: RemotingCommand) -> RemotingCommand:
         """Delete a topic that is not the broker's own."""
         self._check_master()
-        topic = required_text_field(request.ext_fields, "topic")
-        fault, target = topic_fault(topic), self.target
-        if is_system_topic(topic, cluster=target.cluster, broker_name=target.broker_name):
-            fault = f"topic {topic} is the broker's own and cannot be deleted"
-        if fault is not None:
-            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        topic, target = required_text_field(request.ext_fields, "topic"), self.target
+        self._check_is_users(topic, "deleted")
         async with self._one_deletion:
             log, topics = target.message_store.commit_log, self.data.topics
             next_offsets, known = log.next_queue_offsets(topic), topics.deleted.get(topic)

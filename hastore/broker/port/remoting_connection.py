@@ -364,7 +364,8 @@ class RemotingConnection:
         """Carry out a request, or have it answered later; return whether it is a put."""
         self.requests += 1
         if command.is_response:
-            return False  # this server sends no requests
+            self.processors.client_requests.answered(self, command)
+            return False
         if command.size_fault is not None:
             self._answer_now(command, _too_large(command, command.size_fault))
             return False
@@ -499,10 +500,12 @@ class RemotingConnection:
         self._out.append(reply)
         self._held.count(len(reply))
 
-    def notify(self, command: RemotingCommand) -> None:
-        """Send a one-way command; drop it if the peer does not read."""
-        if not self.is_closed and self._held.size < self.config.output_size_max:
-            self._reply(encode_command(command))
+    def notify(self, command: RemotingCommand) -> bool:
+        """Send a command that answers nothing, unless the peer does not read; return whether."""
+        if self.is_closed or self._held.size >= self.config.output_size_max:
+            return False
+        self._reply(encode_command(command))
+        return True
 
     def answer_later(self, later: Later) -> None:
         """Have the writing task make an answer in its turn; until then it is in flight."""

@@ -32,7 +32,6 @@ from hastore.broker.port.output_total import OutputTotal
 from hastore.broker.port.port_tls import PortTls
 from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
-from hastore.broker.puts.send_message_processor import SendMessageProcessor
 from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import (
     RESERVED_MAX,
@@ -105,7 +104,6 @@ class RemotingServer:
         self._access = access
         self._tls = PortTls.of(tls, env)
         self._guard = None if access is None else AccessGuard(access, target)
-        self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data, self._guard)
         self._connections: dict[RemotingConnection, None] = {}
         # Contains all that have sent no request yet; the oldest first.
@@ -133,6 +131,8 @@ class RemotingServer:
             with self._scope:
                 if self._owns_data:
                     await self._load()
+                if self._target.role is not BrokerRole.SLAVE:
+                    self.data.topics.make_reply_topic(self._target.cluster)
                 task_status.started()
                 try:
                     async with trio.open_nursery() as services:
@@ -142,6 +142,7 @@ class RemotingServer:
                             services.start_soon(self._access.run)
                         services.start_soon(self._processors.admin.run)
                         services.start_soon(self._processors.consumers.run)
+                        services.start_soon(self._processors.client_requests.run)
                         services.start_soon(self._processors.pulls.holds.run)
                         await self._serve_all()
                         services.cancel_scope.cancel()
@@ -213,7 +214,7 @@ class RemotingServer:
                 sock,
                 peer,
                 self.config,
-                self._sends,
+                self._processors.sends,
                 self._processors,
                 self._buffered_total,
                 self._output_total,

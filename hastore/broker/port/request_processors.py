@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.access.signature import NONCE_FIELD
+from hastore.broker.client_requests import ClientRequests
 from hastore.broker.clock.clock_readings import WALL_TIME
 from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.broker.groups.consumer_processors import ConsumerProcessors
@@ -29,6 +30,8 @@ from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.message_by_offset import MessageByOffset
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
+from hastore.broker.puts.reply_message_processor import ReplyMessageProcessor
+from hastore.broker.puts.send_message_processor import SendMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.turns import Turns
@@ -66,6 +69,8 @@ _SMALL: Final = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
     }
 )
@@ -88,10 +93,12 @@ class RequestProcessors:
     data: BrokerData
     guard: AccessGuard | None = None  # None: everybody may read everything
     sizes: RequestSizes = attrs.field(init=False)  # of requests
+    sends: SendMessageProcessor = attrs.field(init=False)  # which connections use themselves
     admin: AdminProcessors = attrs.field(init=False)
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
     by_offset: MessageByOffset = attrs.field(init=False)
+    client_requests: ClientRequests = attrs.field(factory=ClientRequests, init=False)
     reading: Turns = attrs.field(factory=Turns, init=False)  # of long requests
     skipping: Turns = attrs.field(factory=Turns, init=False)  # of bodies that are refused
     writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
@@ -122,6 +129,15 @@ class RequestProcessors:
         self.admin = admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
         roles = RoleProcessor(target)
+        self.sends = SendMessageProcessor(target, data.topics)
+        replies = ReplyMessageProcessor(
+            target,
+            self.config,
+            self.sends,
+            self.consumers.producers,
+            self.client_requests,
+            self.env.wall_clock,
+        )
         # Answered at once unless the request is long, or an earlier one of its connection waits:
         # then in turn, and in pieces.
         self._in_order = {
@@ -167,6 +183,8 @@ class RequestProcessors:
             RequestCode.DELETE_TOPIC_IN_BROKER: _awaited(admin.delete_topic),
             RequestCode.DELETE_SUBSCRIPTIONGROUP: _awaited(admin.delete_group),
             RequestCode.CONSUMER_SEND_MSG_BACK: back.send_back,
+            RequestCode.SEND_REPLY_MESSAGE: replies.push,
+            RequestCode.SEND_REPLY_MESSAGE_V2: replies.push,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: roles.role_changed,
         }
 
@@ -253,6 +271,7 @@ class RequestProcessors:
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""
         self.pulls.holds.client_gone(client)
+        self.client_requests.client_gone(client)
         self.consumers.client_gone(client)
 
     # -- the node itself -------------------------------------------------------------------------

@@ -9,6 +9,9 @@ The response codes are RocketMQ's.  One code stands for several statuses, so the
 ``putStatus`` names the status; ``notMaster`` says that this node serves no more as a master, so
 that the message belongs to another one (stock clients ignore both).
 
+Each message gets the property ``CLUSTER``, the name of the broker's cluster: a consumer sends its
+reply to the reply topic of that cluster.  It counts for the size of the properties.
+
 Invariant: a reply has a message's place exactly when its status says that it is stored.
 """
 
@@ -21,6 +24,7 @@ import attrs
 from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.errors import QueueNotThereError, QuotaUsedUpError, RequestFailedError
 from hastore.message import (
+    PROPERTY_CLUSTER,
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQ_KEY,
@@ -81,6 +85,11 @@ class SendMessageProcessor:
     target: RequestTarget
     topics: TopicConfigManager
     _turn: int = attrs.field(default=0, init=False)
+    _cluster: str = attrs.field(init=False)
+
+    @_cluster.default
+    def _own_cluster(self) -> str:
+        return self.target.cluster
 
     def submit(self, command: RemotingCommand, client: ClientConnection) -> GroupCommitRequest:
         """Submit the messages of a request; ``tag`` of the result is its ReplyTo.
@@ -97,9 +106,22 @@ class SendMessageProcessor:
         queue_id = self._queue_of(first, client)
         for message in messages:
             message.queue_id = queue_id
+            self._name_cluster(message)
         request = self.target.submit_batch(messages)
         request.tag = _reply_to(command, None)
         return request
+
+    def queue_of_reply(self, message: Message, client: ClientConnection) -> int:
+        """Check a reply as a message that is sent; return its queue.
+
+        Raises RequestFailedError if it is refused.
+        """
+        _check(message)
+        queue_id = self._queue_of(message, client)
+        if message.topic not in self.topics.topics:
+            fault = self.topics.fault_of(message.topic)
+            raise RequestFailedError(fault, code=ResponseCode.MESSAGE_ILLEGAL)
+        return queue_id
 
     def submit_message(
         self, message: Message, reply_to: ReplyTo, client: ClientConnection
@@ -109,9 +131,18 @@ class SendMessageProcessor:
         if properties and PROPERTY_TRANSACTION_PREPARED in properties:
             _check(message)
         message.queue_id = self._queue_of(message, client)
+        self._name_cluster(message)
         request = self.target.submit(message)
         request.tag = reply_to
         return request
+
+    def _name_cluster(self, message: Message) -> None:
+        """Set CLUSTER, also over a value that the producer has sent."""
+        properties = message.properties
+        if properties is None:
+            message.properties = {PROPERTY_CLUSTER: self._cluster}
+        else:
+            properties[PROPERTY_CLUSTER] = self._cluster  # type: ignore[index]
 
     def _queue_of(self, message: Message, client: ClientConnection) -> int:
         """Return the queue to write to: the next in turn for a negative number.

@@ -20,6 +20,13 @@ from hastore.wire.remoting_command import RemotingCommand
 from tests.support.nodes.configs import ANY_PORT
 from tests.support.waiting import eventually
 
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"  # which each master has
+
+
+def of_users(topics: Iterable[str]) -> list[str]:
+    """Return the topics that the master has not made itself."""
+    return [topic for topic in topics if topic != REPLY_TOPIC]
+
 
 def store_config(data_dir: str | Path, **store: Any) -> StoreConfig:
     return StoreConfig(
@@ -67,12 +74,17 @@ async def open_slave(
     store: Mapping[str, Any] | None = None,
     *,
     env: Env | None = None,
+    master_client: tuple[str, int] | None = None,
     **remoting: Any,
 ) -> AsyncIterator[Slave]:
-    """Run a slave that has dispatched all of its master's log."""
+    """Run a slave that has dispatched all of its master's log.
+
+    It copies the master's tables if ``master_client`` names the client port.
+    """
     config = SlaveConfig(
         store=store_config(data_dir, **(store or {})),
         master=master.ha_address,
+        master_client=master_client,
         listen=ANY_PORT,
         remoting=RemotingConfig(**remoting),
     )
