@@ -281,6 +281,14 @@ class MessageStore:
         store_ms: int = yield self._store_time(units[0].physic_offset)
         return store_ms
 
+    def earliest_time_steps(self) -> ReadSteps[int]:
+        """Return the store timestamp (ms) of the log's first message; -1 if there is none."""
+        log = self.commit_log
+        if log.min_offset >= log.readable_offset:
+            return -1
+        store_ms: int = yield self._store_time(log.min_offset)
+        return store_ms
+
     def _store_time(self, physic_offset: int) -> ReadStep:
         def read() -> int:
             found = self._check_at(physic_offset)

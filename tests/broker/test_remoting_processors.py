@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
 from hastore.broker.port.request_processors import RequestProcessors
@@ -249,10 +250,13 @@ def test_the_runtime_info_is_a_table_of_text():
     target.counts[PutMessageStatus.PUT_OK] = 7
     target.counts[PutMessageStatus.FLUSH_SLAVE_TIMEOUT] = 2
     target.counts[PutMessageStatus.MESSAGE_ILLEGAL] = 1
-    table = json.loads(ask(28, target).body)["table"]
+    stats = BrokerStats()
+    table = runtime_info(target.status(), 100_000_000, stats, now=5.0, earliest_store_ms=-1)
     assert all(isinstance(value, str) for value in table.values())
     assert table["putMessageTimesTotal"] == "9"
     assert table["putMessageFailedTimes"] == "1"
     assert table["commitLogMinOffset"] == table["commitLogMaxOffset"] == "0"
     assert table["runtime"] == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
-    assert runtime_info(target.status(), 100_000_000)["bootTimestamp"] == "6216000"
+    assert table["bootTimestamp"] == "6216000"
+    assert table["putTps"] == table["getTransferedTps"] == "0.00 0.00 0.00"
+    assert table["earliestMessageTimeStamp"] == "-1"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.access.permissions import ADMIN, DENY, PUB, SUB, Need, Permission, Subject
-from hastore.broker.groups.consumer_processors import read_lock_request
+from hastore.broker.groups.consumer_processors import consumed_topics, read_lock_request
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.heartbeat_data import read_heartbeat
 from hastore.wire.pieces import at_once
@@ -106,6 +106,16 @@ def _group(request: RemotingCommand) -> Names:
     return (), (required_text_field(request.ext_fields, "consumerGroup"),)
 
 
+def _consumed(request: RemotingCommand) -> Names:
+    group = required_text_field(request.ext_fields, "consumerGroup")
+    return consumed_topics(request.ext_fields), (group,)
+
+
+def _time_span(request: RemotingCommand) -> Names:
+    fields = request.ext_fields
+    return (required_text_field(fields, "topic"),), (required_text_field(fields, "group"),)
+
+
 def _left_group(request: RemotingCommand) -> Names:
     group = text_field(request.ext_fields, "consumerGroup")
     return (), ((group,) if group else ())
@@ -168,6 +178,14 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _IN_GROUP,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: _ADMIN,
     RequestCode.DELETE_TOPIC_IN_BROKER: _ADMIN,
+    RequestCode.GET_TOPIC_STATS_INFO: _READ_TOPIC,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _ADMIN,
+    RequestCode.GET_CONSUME_STATS: Rule(topic=SUB, group=SUB, names=_consumed),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _READ_TOPIC,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: Rule(topic=SUB, group=SUB, names=_time_span),
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Rule(),
+    RequestCode.VIEW_BROKER_STATS_DATA: _ADMIN,
+    RequestCode.GET_BROKER_CONSUME_STATS: _ADMIN,
     RequestCode.SEND_MESSAGE_V2: _PUBLISH,
     RequestCode.SEND_BATCH_MESSAGE: _PUBLISH,
     RequestCode.SEND_REPLY_MESSAGE: _PUBLISH,

@@ -17,7 +17,7 @@ Source: RocketMQ 4.9.8 ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
@@ -41,7 +41,7 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
@@ -269,6 +269,13 @@ class ConsumerProcessors:
             if len(queues) == ROWS_OF_A_PIECE:
                 yield 0
         return request.response(ResponseCode.SUCCESS)
+
+
+def consumed_topics(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the topics that a request 208 names; empty for all of the group."""
+    names = (text_field(fields, "topicList") or "").split(";")
+    names.append(text_field(fields, "topic") or "")
+    return tuple(name for name in names if name)
 
 
 @attrs.frozen

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hastore.broker.observe.broker_stats import DAY_S
 from hastore.config import HAConfig
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.remoting_codes import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
+    from hastore.broker.observe.broker_stats import BrokerStats, Item
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
 
 # RocketMQ calls a slave in sync while it is nearer to the end than haSlaveFallbehindMax.
@@ -70,15 +72,22 @@ def _client_info(status: NodeStatus, link: MasterLink, now_ms: int) -> dict[str,
     }
 
 
-def runtime_info(status: NodeStatus, now_ms: int) -> dict[str, str]:
-    """Return the table of the answer to 28."""
+def runtime_info(
+    status: NodeStatus, now_ms: int, stats: BrokerStats, *, now: float, earliest_store_ms: int
+) -> dict[str, str]:
+    """Return the table of the answer to 28; ``now`` is trio's time.
+
+    4.9 and 5 spell the rate of messages that consumers get differently.  Days are UTC's.
+    """
+    puts, gets = stats.puts.tps_text(now), stats.gets.tps_text(now)
+    day_s = now_ms / 1000 % DAY_S
     counts = status.put_counts
     stored = sum(counts.get(name, 0) for name in _STORED)
     boot_ms = now_ms - round(status.uptime_s * 1000)
     values: dict[str, Any] = {
         "brokerVersion": PROTOCOL_VERSION,
         "brokerVersionDesc": "hastore (RocketMQ 4.9.8 protocol)",
-        "brokerName": status.name,
+        "brokerName": status.replica_group or status.name,
         "clusterName": status.cluster,
         "brokerRole": status.role,
         "flushDiskType": status.flush_disk_type,
@@ -92,8 +101,33 @@ def runtime_info(status: NodeStatus, now_ms: int) -> dict[str, str]:
         "putMessageFailedTimes": sum(counts.values()) - stored,
         "sendThreadPoolQueueSize": status.waiting_for_slave,
         "dispatchBehindBytes": status.dispatch_behind_bytes,
+        "sendThreadPoolQueueHeadWaitTimeMills": 0,
+        "pullThreadPoolQueueSize": 0,
+        "pullThreadPoolQueueHeadWaitTimeMills": 0,
+        "ackThreadPoolQueueSize": 0,
+        "ackThreadPoolQueueHeadWaitTimeMills": 0,
+        "pageCacheLockTimeMills": 0,
+        "commitLogDiskRatio": status.disk_used_ratio or 0.0,
+        "earliestMessageTimeStamp": earliest_store_ms,
+        "brokerActive": "true",
+        "putTps": puts,
+        "getFoundTps": gets,
+        "getTotalTps": gets,
+        "getTransferedTps": gets,
+        "getTransferredTps": gets,
     }
+    for name, item in (("Put", stats.puts), ("Get", stats.gets)):
+        values |= {
+            f"msg{name}TotalYesterdayMorning": _before(item, day_s + DAY_S, now),
+            f"msg{name}TotalTodayMorning": _before(item, day_s, now),
+            f"msg{name}TotalTodayNow": item.messages.count,
+        }
     return {key: str(value) for key, value in values.items()}
+
+
+def _before(item: Item, seconds: float, now: float) -> int:
+    """Return how many messages had come that long ago, to within an hour."""
+    return item.messages.count - item.messages.within(seconds, now)
 
 
 def _runtime_text(uptime_s: float) -> str:

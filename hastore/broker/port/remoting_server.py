@@ -133,6 +133,7 @@ class RemotingServer:
                     await self._load()
                 if self._target.role is not BrokerRole.SLAVE:
                     self.data.topics.make_reply_topic(self._target.cluster)
+                self._processors.stats.begin(self._target.message_store.consume_queues)
                 task_status.started()
                 try:
                     async with trio.open_nursery() as services:
@@ -170,6 +171,7 @@ class RemotingServer:
         """Add the topics of queues that grew, and wake the requests that wait for messages."""
         if self._owns_data:
             self.data.adopt(queues)
+        self._processors.stats.dispatched(queues)
         self._processors.pulls.on_dispatched(queues)
         self._processors.by_offset.on_dispatched()
 

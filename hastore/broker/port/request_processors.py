@@ -15,17 +15,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+import trio
 
 from hastore.access.signature import NONCE_FIELD
 from hastore.broker.client_requests import ClientRequests
 from hastore.broker.clock.clock_readings import WALL_TIME
 from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.broker.groups.consumer_processors import ConsumerProcessors
+from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.broker.port.role_processor import RoleProcessor
 from hastore.broker.port.routes import brokers_of, route_json
 from hastore.broker.port.send_back_processor import SendBackProcessor
+from hastore.broker.port.statistics_processors import StatisticsProcessors
 from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.message_by_offset import MessageByOffset
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
@@ -64,6 +67,7 @@ _SMALL: Final = frozenset(
         RequestCode.VIEW_MESSAGE_BY_ID,  # a record is a second answer
         RequestCode.LOG_DIGEST,
         RequestCode.COUNT_MESSAGES,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_TOPIC_IN_BROKER,
@@ -98,10 +102,12 @@ class RequestProcessors:
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
     by_offset: MessageByOffset = attrs.field(init=False)
+    stats: BrokerStats = attrs.field(factory=BrokerStats, init=False)
     client_requests: ClientRequests = attrs.field(factory=ClientRequests, init=False)
     reading: Turns = attrs.field(factory=Turns, init=False)  # of long requests
     skipping: Turns = attrs.field(factory=Turns, init=False)  # of bodies that are refused
     writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
+    _cold_reader: ColdReader = attrs.field(init=False)
     _in_order: dict[int, _InOrder] = attrs.field(init=False)
     _of_group: dict[int, _Written] = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
@@ -115,9 +121,9 @@ class RequestProcessors:
             self.config.consumer_timeout_ms,
             lambda group: data.groups.find(group).notify_consumer_ids_changed_enable,
         )
-        cold_reader = ColdReader(self.env.offload)
+        self._cold_reader = cold_reader = ColdReader(self.env.offload)
         self.pulls = PullMessageProcessor(
-            target, self.config, data, self.consumers, cold_reader, self.guard
+            target, self.config, data, self.consumers, self.stats, cold_reader, self.guard
         )
         data.topics.deletion_watchers.append(self.pulls.holds.topic_deleted)
         data.topics.users.append(self._is_topic_used)
@@ -125,6 +131,9 @@ class RequestProcessors:
         self.by_offset = MessageByOffset(target, cold_reader, self.guard)
         query = QueryMessageProcessor(
             target, self.config, self.env.offload, cold_reader, self.by_offset
+        )
+        statistics = StatisticsProcessors(
+            target, data, self.consumers, self.stats, self.env.wall_clock, cold_reader
         )
         self.admin = admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
@@ -150,21 +159,26 @@ class RequestProcessors:
         self._of_group = {
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer.client_ids,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer.connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: statistics.producers,
         }
         # Answered at once: what they need is in memory, and the answer is short.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
-            RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
             RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
             RequestCode.GET_MIN_OFFSET: _without_client(query.min_offset),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _without_client(
+                statistics.system_topics
+            ),
+            RequestCode.VIEW_BROKER_STATS_DATA: _without_client(statistics.stats_data),
             RequestCode.PROMISE_NOT_TO_STAND: _without_client(roles.promise),
         }
         # Answered when everything before them has been sent: the answers are large, or wait.
         self._in_turn = {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.GET_BROKER_RUNTIME_INFO: _awaited(self._runtime_info),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _awaited(query.search_offset),
             RequestCode.GET_EARLIEST_MSG_STORETIME: _awaited(query.earliest_store_time),
             RequestCode.QUERY_MESSAGE: _awaited(query.query_message),
@@ -182,6 +196,11 @@ class RequestProcessors:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _awaited(admin.create_group),
             RequestCode.DELETE_TOPIC_IN_BROKER: _awaited(admin.delete_topic),
             RequestCode.DELETE_SUBSCRIPTIONGROUP: _awaited(admin.delete_group),
+            RequestCode.GET_TOPIC_STATS_INFO: _awaited(statistics.topic_stats),
+            RequestCode.GET_CONSUME_STATS: _awaited(statistics.consume_stats),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _awaited(statistics.groups_of_topic),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: _awaited(statistics.time_span),
+            RequestCode.GET_BROKER_CONSUME_STATS: _awaited(statistics.all_consume_stats),
             RequestCode.CONSUMER_SEND_MSG_BACK: back.send_back,
             RequestCode.SEND_REPLY_MESSAGE: replies.push,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.push,
@@ -320,10 +339,15 @@ class RequestProcessors:
             answer.ext_fields = {NONCE_FIELD: nonce}
         return answer
 
-    def _runtime_info(self, request: RemotingCommand) -> RemotingCommand:
+    async def _runtime_info(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.status()
         now_ms = self.env.wall_clock.now_ms()
-        return json_response(request, {"table": runtime_info(status, now_ms)})
+        store = self.target.message_store
+        first_ms = await self._cold_reader.run(store.commit_log, store.earliest_time_steps())
+        table = runtime_info(
+            status, now_ms, self.stats, now=trio.current_time(), earliest_store_ms=first_ms
+        )
+        return json_response(request, {"table": table})
 
 
 # -- adapters ------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from hastore.access.permissions import Account
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
+    from hastore.broker.observe.broker_stats import BrokerStats
     from hastore.broker.pulls.cold_reader import ColdReader
     from hastore.broker.reply import Answer, ClientConnection
     from hastore.broker.request_target import RequestTarget
@@ -143,6 +144,7 @@ class PullMessageProcessor:
     config: RemotingConfig
     data: BrokerData
     consumers: ConsumerManager
+    stats: BrokerStats
     _cold_reader: ColdReader
     guard: PullGuard | None = None  # None: everybody may pull
     holds: PullRequestHoldService = attrs.field(init=False)
@@ -331,6 +333,8 @@ class PullMessageProcessor:
                 ranges, body = await self._body(result.ranges)
                 if not ranges and not body:
                     code = _RETRY  # the files expired after the queue was read
+        if code is _FOUND:
+            self.stats.pulled(asked.request.topic, asked.request.group, len(result.ranges))
         head = pull_reply_head(
             asked.serialize_type,
             asked.opaque,

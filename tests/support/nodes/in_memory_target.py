@@ -30,15 +30,27 @@ if TYPE_CHECKING:
     from hastore.broker.access.node_access import NodeAccess
     from hastore.concurrency.lease import Lease
     from hastore.message import Message
+    from hastore.store.log.cold_read import ReadSteps
     from hastore.store.message_store import MessageStore
     from hastore.tls.tls_contexts import TlsContexts
     from hastore.wire.config_tables import DeletedTopic
 
 NO_STORE = cast(
     "MessageStore",
-    SimpleNamespace(consume_queues=(), config=StoreConfig(data_dir="unused")),
+    SimpleNamespace(
+        consume_queues=(),
+        config=StoreConfig(data_dir="unused"),
+        commit_log=SimpleNamespace(max_offset=0),
+        earliest_time_steps=lambda: _no_steps(-1),
+    ),
 )
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
+
+
+def _no_steps(result: int) -> ReadSteps[int]:
+    """Return a read that is done without reading."""
+    yield from ()
+    return result
 
 
 def _broker_name(target: InMemoryTarget) -> str:

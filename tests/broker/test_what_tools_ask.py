@@ -1,0 +1,255 @@
+"""Requests of mqadmin and dashboards, over a real socket, on masters and slaves."""
+
+import contextlib
+import json
+import re
+
+import attrs
+
+from hastore.broker.observe import broker_stats
+from hastore.broker.observe.broker_stats import BrokerStats
+from hastore.broker.port import statistics_processors
+from hastore.env.real import real_env
+from hastore.wire.remoting_command import RemotingCommand
+from tests.support.env.fake_env import START_MS, FakeClock
+from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.nodes.reading import (
+    REPLY_TOPIC,
+    all_dispatched,
+    open_master,
+    open_slave,
+    pull_command,
+    put,
+)
+
+TOPIC_NOT_EXIST = 17
+NAME = "hastore-a"
+
+
+def tables_of(text):
+    """Read JSON with queues as keys: what RocketMQ's fastjson writes, and no JSON reader takes."""
+    keys = re.sub(r'\{("brokerName":"[^"]*","queueId":\d+,"topic":"[^"]*")\}:', _as_key, text)
+    return json.loads(keys)
+
+
+def _as_key(match):
+    queue = json.loads(f"{{{match[1]}}}")
+    return f'"{queue["brokerName"]} {queue["topic"]}/{queue["queueId"]}":'
+
+
+async def ask(client, code, **fields):
+    return await client.ask(RemotingCommand(code=code, opaque=5, ext_fields=fields))
+
+
+async def answer(client, code, **fields):
+    """Return an answer's body, read."""
+    response = await ask(client, code, **fields)
+    assert response.code == 0, response.remark
+    return tables_of(response.body.decode())
+
+
+@contextlib.asynccontextmanager
+async def consumed_topic(path):
+    """Run a master with 3 messages in T/0, each a second later, and the offset 2 of group g."""
+    clock = FakeClock()
+    async with (
+        open_master(path, env=attrs.evolve(real_env(), wall_clock=clock)) as master,
+        raw_client(master.address) as client,
+    ):
+        fields = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}
+        assert (await ask(client, 17, **fields)).code == 0
+        for second in (1, 2, 3):
+            clock.ms = START_MS + second * 1_000
+            await put(master, "T", [b"x"])
+        offset = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "2"}
+        assert (await ask(client, 15, **offset)).code == 0
+        yield master, client, clock
+
+
+async def test_how_far_a_group_has_consumed(tmp_path):
+    """By queue, for one topic or all, also for a group that is not connected."""
+    rows = {
+        f"{NAME} T/0": {
+            "brokerOffset": 3,
+            "consumerOffset": 2,
+            "lastTimestamp": START_MS + 2_000,
+            "pullOffset": 2,
+        },
+        f"{NAME} T/1": {
+            "brokerOffset": 0,
+            "consumerOffset": 0,
+            "lastTimestamp": 0,
+            "pullOffset": 0,
+        },
+    }
+    async with consumed_topic(tmp_path) as (master, client, _):
+        for fields in ({}, {"topic": "T"}, {"topicList": "U;T"}):
+            found = await answer(client, 208, consumerGroup="g", **fields)
+            assert found == {"offsetTable": rows, "consumeTps": 0.0}
+        text = (await ask(client, 208, consumerGroup="g")).body
+        assert b'{"offsetTable":{{"brokerName":"hastore-a","queueId":0,"topic":"T"}:{' in text
+        for fields in ({"consumerGroup": "g", "topic": "U"}, {"consumerGroup": "h"}):
+            assert (await answer(client, 208, **fields))["offsetTable"] == {}
+        all_of_them = await answer(client, 317)
+        host, port = master.address
+        assert all_of_them == {
+            "consumeStatsList": [{"g": [{"offsetTable": rows, "consumeTps": 0.0}]}],
+            "brokerAddr": f"{host}:{port}",
+            "totalDiff": 1,
+        }
+        assert (await answer(client, 317, isOrder="true"))["consumeStatsList"] == []
+
+
+async def test_topics_that_a_group_does_not_consume_any_more_are_left_out(tmp_path):
+    """Those that are gone, and those to which a connected group has no subscription."""
+    async with consumed_topic(tmp_path) as (_, client, _):
+        body = {
+            "clientID": "c",
+            "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "U"}]}],
+        }
+        await client.send(RemotingCommand(code=34, opaque=1, body=json.dumps(body).encode()))
+        assert [(await client.receive()).code for _ in range(2)] == [40, 0]
+        assert (await answer(client, 208, consumerGroup="g"))["offsetTable"] == {}
+        assert (await answer(client, 300, topic="U")) == {"groupList": ["g"]}
+        assert (await answer(client, 300, topic="T")) == {"groupList": ["g"]}
+        assert (await answer(client, 300, topic="V")) == {"groupList": []}
+
+
+async def test_the_offsets_and_times_of_a_topic(tmp_path):
+    """202 is about its queues, 303 about a group in them."""
+    async with consumed_topic(tmp_path) as (_, client, clock):
+        clock.ms = START_MS + 10_000
+        found = await answer(client, 202, topic="T")
+        assert found == {
+            "offsetTable": {
+                f"{NAME} T/0": {
+                    "lastUpdateTimestamp": START_MS + 3_000,
+                    "maxOffset": 3,
+                    "minOffset": 0,
+                },
+                f"{NAME} T/1": {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
+            }
+        }
+        first, second = (await answer(client, 303, topic="T", group="g"))["consumeTimeSpanSet"]
+        assert first == {
+            "messageQueue": {"brokerName": NAME, "queueId": 0, "topic": "T"},
+            "minTimeStamp": START_MS + 1_000,
+            "maxTimeStamp": START_MS + 3_000,
+            "consumeTimeStamp": START_MS + 2_000,
+            "delayTime": 7_000,
+        }
+        assert (second["maxTimeStamp"], second["delayTime"]) == (0, 0)
+        for code in (202, 303):
+            assert (await ask(client, code, topic="U", group="g")).code == TOPIC_NOT_EXIST
+
+
+async def test_an_answer_has_a_limited_number_of_queues(tmp_path, monkeypatch):
+    """One more is refused, before any is looked at."""
+    monkeypatch.setattr(statistics_processors, "ROWS_MAX", 1)
+    async with consumed_topic(tmp_path) as (_, client, _):
+        for code in (202, 208, 303, 317):
+            refused = await ask(client, code, topic="T", group="g", consumerGroup="g")
+            assert refused.code == 1
+            assert "more than 1 queues" in refused.remark
+
+
+async def test_producers_and_system_topics(tmp_path):
+    """204 has the members of a group, 305 the topics that nobody may make."""
+    async with consumed_topic(tmp_path) as (_, client, _):
+        body = {"clientID": "c@1", "producerDataSet": [{"groupName": "p"}]}
+        heartbeat = RemotingCommand(
+            code=34, opaque=1, body=json.dumps(body).encode(), language="JAVA", version=435
+        )
+        assert (await client.ask(heartbeat)).code == 0
+        (row,) = (await answer(client, 204, producerGroup="p"))["connectionSet"]
+        host, port = client.sock.getsockname()
+        assert row == {
+            "clientAddr": f"{host}:{port}",
+            "clientId": "c@1",
+            "language": "JAVA",
+            "version": 435,
+        }
+        assert (await ask(client, 204, producerGroup="q")).code == 1
+        topics = (await answer(client, 305))["topicList"]
+        assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", NAME, REPLY_TOPIC} <= set(topics)
+        for topic in topics:
+            fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1"}
+            assert (await ask(client, 17, **fields)).code == 1
+
+
+async def test_rates_under_both_spellings_and_counts_by_name(tmp_path):
+    """28 has three figures for each rate; 315 counts puts by topic and gets by group."""
+    async with consumed_topic(tmp_path) as (master, client, clock):
+        clock.ms = START_MS + 60_000
+        assert (await client.ask(send_command(topic="T"))).code == 0
+        await all_dispatched(master)
+        assert (await client.ask(pull_command(topic="T"))).code == 0
+        table = (await answer(client, 28))["table"]
+        assert table["brokerName"] == NAME
+        assert table["earliestMessageTimeStamp"] == str(START_MS + 1_000)
+        assert 0 < float(table["commitLogDiskRatio"]) < 1
+        for name in ("putTps", "getTotalTps", "getTransferedTps", "getTransferredTps"):
+            ten_s, minute, ten_minutes = map(float, table[name].split(" "))
+            assert ten_s >= minute >= ten_minutes > 0, name
+        assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("4", "4")
+        for name, key in (
+            ("TOPIC_PUT_NUMS", "T"),
+            ("GROUP_GET_NUMS", "T@g"),
+            ("BROKER_PUT_NUMS", "DefaultCluster"),
+            ("BROKER_GET_NUMS", "DefaultCluster"),
+        ):
+            found = await answer(client, 315, statsName=name, statsKey=key)
+            assert list(found) == ["statsMinute", "statsHour", "statsDay"]
+            assert {window["sum"] for window in found.values()} == {4}
+            assert found["statsMinute"]["tps"] > 0
+        for name, key in (("TOPIC_PUT_NUMS", "U"), ("TOPIC_PUT_SIZE", "T")):
+            absent = await ask(client, 315, statsName=name, statsKey=key)
+            assert (absent.code, absent.remark) == (1, f"The stats <{name}> <{key}> not exist")
+        tps = (await answer(client, 208, consumerGroup="g"))["consumeTps"]
+        assert tps > 0
+
+
+async def test_what_the_queues_had_at_the_start_is_no_rate(tmp_path):
+    """Counts begin with the process, as RocketMQ's."""
+    async with open_master(tmp_path) as master:
+        await put(master, "T", [b"1", b"2"])
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await put(master, "T", [b"3"])
+        assert (await answer(client, 28))["table"]["msgPutTotalTodayNow"] == "1"
+
+
+async def test_a_slave_answers_tools(tmp_path):
+    """They ask a random slave where there is no master."""
+    async with consumed_topic(tmp_path / "m") as (master, _, _):
+        async with (
+            open_slave(tmp_path / "s", master, master_client=master.address) as slave,
+            raw_client(slave.address) as client,
+        ):
+            while REPLY_TOPIC not in await topics_of(client):  # the master's table is copied
+                pass
+            assert len((await answer(client, 202, topic="T"))["offsetTable"]) == 2
+            for code in (28, 208, 300, 303, 305, 317):
+                await answer(client, code, topic="T", group="g", consumerGroup="g")
+
+
+async def topics_of(client):
+    return (await answer(client, 21))["topicConfigTable"]
+
+
+async def test_only_the_last_topics_are_counted(monkeypatch):
+    """A topic that has had no message for long makes room for another."""
+    monkeypatch.setattr(broker_stats, "ITEMS_MAX", 2)
+
+    @attrs.define
+    class Queue:
+        topic: str
+        max_offset: int
+        queue_id: int = 0
+        min_offset: int = 0
+
+    stats = BrokerStats()
+    stats.dispatched([Queue("a", 1), Queue("b", 1), Queue("a", 2), Queue("c", 5)])
+    found = {topic: stats.find("TOPIC_PUT_NUMS", topic, "cluster") for topic in "abc"}
+    assert found["b"] is None
+    assert (found["a"].messages.count, found["c"].messages.count) == (2, 5)
+    assert stats.puts.messages.count == 8
