@@ -11,6 +11,7 @@ from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.port import statistics_processors
 from hastore.env.real import real_env
 from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.pull_answers import bodies
 from tests.support.env.fake_env import START_MS, FakeClock
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import (
@@ -230,6 +231,135 @@ async def test_a_slave_answers_tools(tmp_path):
             assert len((await answer(client, 202, topic="T"))["offsetTable"]) == 2
             for code in (28, 208, 300, 303, 305, 317):
                 await answer(client, code, topic="T", group="g", consumerGroup="g")
+
+
+# -- what they have consumers do -------------------------------------------------------------------
+
+
+def heartbeat_of(client_id, language="JAVA", topic="T"):
+    row = {"groupName": "g", "subscriptionDataSet": [{"topic": topic, "subString": "*"}]}
+    body = json.dumps({"clientID": client_id, "consumerDataSet": [row]}).encode()
+    return RemotingCommand(code=34, opaque=1, body=body, language=language)
+
+
+@contextlib.asynccontextmanager
+async def member_of(master, client_id, language="JAVA"):
+    """Connect a member of g; what it is told of other members' coming is read later."""
+    async with raw_client(master.address) as member:
+        await member.send(heartbeat_of(client_id, language))
+        assert [(await member.receive()).code for _ in range(2)] == [40, 0]
+        yield member
+
+
+async def offset_of(client, queue_id=0):
+    found = await ask(client, 14, consumerGroup="g", topic="T", queueId=str(queue_id))
+    return int(found.ext_fields["offset"])
+
+
+def reset(**fields):
+    return {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true", **fields}
+
+
+async def test_a_groups_offsets_are_reset_by_time_while_it_is_not_connected(tmp_path):
+    """To the first message at the time or later; forward only by force; one queue if asked."""
+    second = str(START_MS + 2_000)
+    async with consumed_topic(tmp_path) as (master, client, _):
+        rows = {f"{NAME} T/0": 1, f"{NAME} T/1": 0}
+        found = await answer(client, 222, **reset(timestamp=second, isForce="false"))
+        assert found == {"offsetTable": rows}
+        assert await offset_of(client) == 1
+        on_disk = json.loads((tmp_path / "config/consumerOffset.json").read_text())
+        assert on_disk["offsetTable"] == {"T@g": {"0": 1, "1": 0}}
+        found = await answer(client, 222, **reset(isForce="false"))
+        assert found["offsetTable"][f"{NAME} T/0"] == 1
+        assert (await answer(client, 222, **reset()))["offsetTable"][f"{NAME} T/0"] == 3
+        one = await answer(client, 222, **reset(queueId="0", offset="2"))
+        assert one == {"offsetTable": {f"{NAME} T/0": 2}}
+        assert await offset_of(client) == 2
+        for code, fields in (
+            (17, {"topic": "U"}),
+            (26, {"group": "h"}),
+            (1, {"queueId": "2"}),
+            (1, {"queueId": "0", "offset": "4"}),
+        ):
+            assert (await ask(client, 222, **reset(**fields))).code == code, fields
+        assert await offset_of(client) == 2
+        # Commits count: nobody was connected.
+        commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "3"}
+        assert (await ask(client, 15, **commit)).code == 0
+        assert await offset_of(client) == 3
+        async with (
+            open_slave(tmp_path / "s", master, master_client=master.address) as slave,
+            raw_client(slave.address) as reader,
+        ):
+            assert (await ask(reader, 222, **reset())).code == 1
+
+
+async def test_members_are_told_of_a_reset_and_their_old_positions_do_not_count(tmp_path):
+    """Each in its language; a pull at another offset, held or not, learns the new one."""
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    async with (
+        consumed_topic(tmp_path) as (master, client, _),
+        member_of(master, "java") as java,
+    ):
+        pull = pull_command(7, queue_offset=3, suspend_timeout_ms=60_000)
+        await java.send(pull)  # it is held
+        async with member_of(master, "cpp", "CPP") as cpp:
+            assert (await java.receive()).code == 40
+            await answer(client, 222, **reset(timestamp="0"))
+            told = await java.receive()
+            assert (told.code, told.is_one_way) == (220, True)
+            assert told.ext_fields == {"topic": "T", "group": "g", "timestamp": "0"}
+            assert tables_of(told.body.decode()) == {
+                "offsetTable": {f"{NAME} T/0": 0, f"{NAME} T/1": 0}
+            }
+            listed = json.loads((await cpp.receive()).body)["offsetTable"]
+            assert listed[0] == {"brokerName": NAME, "queueId": 0, "topic": "T", "offset": 0}
+        moved = await java.receive()
+        assert (moved.opaque, moved.code) == (7, 21)
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+        assert (await java.receive()).code == 40  # the other one has left
+        assert (await ask(java, 15, **commit)).code == 0  # after the pull it counts again
+        assert await offset_of(client) == 3
+        await answer(client, 222, **reset(timestamp="0"))
+        assert (await java.receive()).code == 220
+        assert (await ask(java, 15, **commit)).code == 0
+        assert await offset_of(client) == 0
+        assert (await java.ask(pull_command(queue_offset=0))).code == 0  # as told
+        assert (await ask(java, 15, **commit)).code == 0
+        assert await offset_of(client) == 3
+
+
+async def test_a_member_is_asked_how_it_runs_and_to_consume_a_message(tmp_path):
+    """Its answer is the answer; the message is the one that the id names."""
+    who = {"consumerGroup": "g", "clientId": "java"}
+    async with (
+        consumed_topic(tmp_path) as (master, client, _),
+        member_of(master, "java") as java,
+    ):
+        (stored,) = await put(master, "T", [b"this one"])
+        ids = {"msgId": stored.message_id, "brokerName": NAME}
+        for code, fields in ((307, {"jstackEnable": "true"}), (309, ids)):
+            request = RemotingCommand(code=code, opaque=5, ext_fields={**who, **fields, "x": "y"})
+            await client.send(request)
+            asked = await java.receive()
+            assert (asked.code, asked.ext_fields) == (code, {**who, **fields})
+            assert bodies(asked) == ([b"this one"] if code == 309 else [])
+            reply = RemotingCommand(
+                code=4, opaque=asked.opaque, flag=1, remark="so", body=b"{}" * 40_000
+            )
+            await java.send(reply)
+            found = await client.receive()
+            assert (found.opaque, found.code, found.remark) == (5, 4, "so")
+            assert found.body == reply.body
+            absent = await ask(client, code, **{**who, **fields, "clientId": "cpp"})
+            assert (absent.code, absent.remark) == (1, "The Consumer <g> <cpp> not online")
+        for message_id in ("no", "0" * 15 + "1" + "F" * 16):
+            assert (await ask(client, 309, **who, msgId=message_id)).code == 1
+        await client.send(RemotingCommand(code=307, opaque=5, ext_fields=who))
+        assert (await java.receive()).code == 307
+        java.sock.close()
+        assert (await client.receive()).code == 207
 
 
 async def topics_of(client):

@@ -48,6 +48,10 @@ CHANGES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
         "change-role",
         ("masterBrokerId", "masterAddress", "masterEpoch"),
     ),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (
+        "reset-offsets",
+        ("topic", "group", "timestamp", "isForce", "queueId", "offset"),
+    ),
     RequestCode.UPDATE_CONSUMER_OFFSET: (
         "set-offset",
         ("consumerGroup", "topic", "queueId", "commitOffset"),
@@ -62,6 +66,8 @@ READS: Final[Mapping[int, str]] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: "read-runtime-info",
     RequestCode.GET_PRODUCER_CONNECTION_LIST: "read-producers",
     RequestCode.VIEW_BROKER_STATS_DATA: "read-stats",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "read-consumer",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume-message",  # a client does: no change here
     RequestCode.GET_BROKER_CONSUME_STATS: "read-consumption",
     RequestCode.EXPLAIN_PUTS: "read-decisions",
     RequestCode.LOG_DIGEST: "read-digest",

@@ -50,6 +50,8 @@ class ConsumerGroup:
     name: str
     data: ConsumerData
     members: dict[ClientConnection, Member] = attrs.field(factory=dict)
+    # Offsets that were reset (222), by topic and queue, until the group pulls from there.
+    resets: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def subscribe(self, data: ConsumerData) -> bool:
         """Update the subscriptions; return whether the group's topics have changed.
@@ -188,6 +190,18 @@ class ConsumerManager:
                 self.client_gone(client)
             else:
                 await trio.sleep_until(deadline)
+
+    # -- offsets that were reset -----------------------------------------------------------------
+
+    def is_overtaken(self, group: str, topic: str, queue_id: int, client: ClientConnection) -> bool:
+        """Whether a member's commit is of a position from before a reset of the offset."""
+        found = self.groups.get(group)
+        return found is not None and (topic, queue_id) in found.resets and client in found.members
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset at which a member's next pull is to begin, once; None: as it wants."""
+        found = self.groups.get(group)
+        return None if found is None else found.resets.pop((topic, queue_id), None)
 
     # -- queries ---------------------------------------------------------------------------------
 

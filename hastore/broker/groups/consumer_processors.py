@@ -229,6 +229,8 @@ class ConsumerProcessors:
         if self.data.topics.find(topic) is None:
             msg = f"topic {topic:.128} does not exist"
             raise RequestFailedError(msg, code=ResponseCode.TOPIC_NOT_EXIST)
+        if self.consumers.is_overtaken(group, topic, queue_id, client):
+            return request.response(ResponseCode.SUCCESS)
         if offset >= 0:
             is_slave = self.target.role is BrokerRole.SLAVE
             owner = client.owner_of_offsets

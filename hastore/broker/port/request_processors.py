@@ -25,6 +25,7 @@ from hastore.broker.groups.consumer_processors import ConsumerProcessors
 from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.port.admin_processors import AdminProcessors
+from hastore.broker.port.client_control_processors import ClientControlProcessors
 from hastore.broker.port.role_processor import RoleProcessor
 from hastore.broker.port.routes import brokers_of, route_json
 from hastore.broker.port.send_back_processor import SendBackProcessor
@@ -78,6 +79,8 @@ _SMALL: Final = frozenset(
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
     }
 )
+
+_ANY_OFFSET: Final = 2**63  # above those of all pulls
 
 _InOrder = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
 _Written = Callable[[RemotingCommand], Pieces[RemotingCommand]]
@@ -134,6 +137,15 @@ class RequestProcessors:
         )
         statistics = StatisticsProcessors(
             target, data, self.consumers, self.stats, self.env.wall_clock, cold_reader
+        )
+        control = ClientControlProcessors(
+            target,
+            data,
+            self.consumers,
+            self.client_requests,
+            self.by_offset,
+            lambda topic, queue_id: self.pulls.holds.notify(topic, queue_id, _ANY_OFFSET),
+            cold_reader,
         )
         self.admin = admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
@@ -201,6 +213,9 @@ class RequestProcessors:
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _awaited(statistics.groups_of_topic),
             RequestCode.QUERY_CONSUME_TIME_SPAN: _awaited(statistics.time_span),
             RequestCode.GET_BROKER_CONSUME_STATS: _awaited(statistics.all_consume_stats),
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _awaited(control.reset_offsets),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: control.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: control.consume_directly,
             RequestCode.CONSUMER_SEND_MSG_BACK: back.send_back,
             RequestCode.SEND_REPLY_MESSAGE: replies.push,
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.push,

@@ -47,6 +47,7 @@ from hastore.broker.reply import FileRange, Later, ZeroCopyReply
 from hastore.errors import QuotaUsedUpError, RequestFailedError
 from hastore.status import BrokerRole, GetMessageStatus
 from hastore.store.log.cold_read import is_cold
+from hastore.store.queue.queue_read import GetMessageResult
 from hastore.store.record.message_filter import TagFilter
 from hastore.wire.heartbeat_data import MessageModel
 from hastore.wire.pull_message import (
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from hastore.config import RemotingConfig
     from hastore.store.message_store import MessageStore
     from hastore.store.queue.consume_queue import ConsumeQueue
-    from hastore.store.queue.queue_read import GetMessageResult
     from hastore.wire.remoting_codes import SerializeType
 
 SENDFILE_SIZE_MIN: Final = 16 * 1024
@@ -175,7 +175,9 @@ class PullMessageProcessor:
         )
         self._check_topic(request)
         self._commit(request, client)
-        result = await self._get(asked, request.queue_offset)
+        result = self._reset(request, request.queue_offset)
+        if result is None:
+            result = await self._get(asked, request.queue_offset)
         code = self._code(result.status, request.queue_offset)
         if code is _NOT_FOUND and request.suspend_timeout_ms and not command.is_one_way:
             held = self._held(asked, client, request.queue_offset)
@@ -232,19 +234,29 @@ class PullMessageProcessor:
         return expression
 
     def _commit(self, request: PullRequest, client: ClientConnection) -> None:
+        group, topic, queue_id = request.group, request.topic, request.queue_id
         if request.commit_offset is None or self.target.role is BrokerRole.SLAVE:
             return
+        if self.consumers.is_overtaken(group, topic, queue_id, client):
+            return
+        owner = client.owner_of_offsets
         try:
-            self.data.commit(
-                request.group,
-                request.topic,
-                request.queue_id,
-                request.commit_offset,
-                client.owner_of_offsets,
-                is_slave=False,
-            )
+            self.data.commit(group, topic, queue_id, request.commit_offset, owner, is_slave=False)
         except QuotaUsedUpError as error:
             self.target.quota_refusals.record(client.peer, error)
+
+    def _reset(self, request: PullRequest, queue_offset: int) -> GetMessageResult | None:
+        """Return where the group is to begin if its offset was reset to another one."""
+        topic, queue_id = request.topic, request.queue_id
+        offset = self.consumers.take_reset(request.group, topic, queue_id)
+        if offset is None or offset == queue_offset:
+            return None
+        return GetMessageResult(
+            status=GetMessageStatus.OFFSET_RESET,
+            next_begin_offset=offset,
+            min_offset=self._store.min_offset_in_queue(topic, queue_id),
+            max_offset=self._store.max_offset_in_queue(topic, queue_id),
+        )
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -295,7 +307,9 @@ class PullMessageProcessor:
     async def _again(self, held: HeldPull) -> Answer | None:
         """Try a held pull; hold it again if it finds nothing and has time left."""
         asked: _Asked = held.tag
-        result = await self._get(asked, held.queue_offset)
+        result = self._reset(asked.request, held.queue_offset)
+        if result is None:
+            result = await self._get(asked, held.queue_offset)
         refusal = self._refusal(asked, held.client.peer)
         if refusal is not None:
             return refusal
