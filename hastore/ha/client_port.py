@@ -43,6 +43,7 @@ from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
 from hastore.wire import liberal_json
 from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.property_text import read_java_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 
@@ -202,7 +203,8 @@ def read_answers(answers: Mapping[int, RemotingCommand]) -> ClientPort | None:
     status = _object(good.get(RequestCode.GET_BROKER_HA_STATUS)).get("hastore")
     if isinstance(status, dict):
         return _of_status(status)
-    config = _properties(good.get(RequestCode.GET_BROKER_CONFIG))
+    answered = good.get(RequestCode.GET_BROKER_CONFIG)
+    config = {} if answered is None else read_java_properties(answered.body)
     info = _object(good.get(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table")
     if config or isinstance(info, dict):
         sizes = [config[name] for name in _FILE_SIZE_NAMES if name in config]
@@ -265,15 +267,6 @@ def _object(answer: RemotingCommand | None) -> dict[str, Any]:
         return liberal_json.loads_object(answer.body, "an answer")
     except ProtocolError:
         return {}
-
-
-def _properties(answer: RemotingCommand | None) -> dict[str, str]:
-    """Return the ``name=value`` lines of a broker's configuration."""
-    if answer is None:
-        return {}
-    lines = answer.body.decode(errors="replace").splitlines()
-    pairs = (line.partition("=") for line in lines if "=" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _number(value: object) -> int | None:

@@ -25,6 +25,13 @@ def read_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def read_java_properties(data: bytes) -> dict[str, str]:
+    """Read the ``name=value`` lines of a broker's configuration: the body of 25 and 26."""
+    lines = data.decode(errors="replace").splitlines()
+    pairs = (line.partition("=") for line in lines if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def write_properties(properties: Mapping[str, str]) -> str:
     """Return a properties text, which ends in a separator.
 

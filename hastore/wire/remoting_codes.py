@@ -26,7 +26,8 @@ class RequestCode(enum.IntEnum):
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17  # CREATE_TOPIC in earlier versions
     GET_ALL_TOPIC_CONFIG = 21
-    GET_BROKER_CONFIG = 26  # sent to RocketMQ brokers only; hastore has no such file
+    UPDATE_BROKER_CONFIG = 25
+    GET_BROKER_CONFIG = 26
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
@@ -63,13 +64,15 @@ class RequestCode(enum.IntEnum):
     CONSUME_MESSAGE_DIRECTLY = 309
     SEND_MESSAGE_V2 = 310
     VIEW_BROKER_STATS_DATA = 315
+    CLEAN_UNUSED_TOPIC = 316
     GET_BROKER_CONSUME_STATS = 317
     SEND_BATCH_MESSAGE = 320
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326  # sent by the broker to its clients
     GET_BROKER_HA_STATUS = 907
-    NOTIFY_BROKER_ROLE_CHANGED = 1008  # RocketMQ 5
+    GET_BROKER_EPOCH_CACHE = 1007  # RocketMQ 5, as the next
+    NOTIFY_BROKER_ROLE_CHANGED = 1008
     # hastore's own: above RocketMQ's numbers, and within a binary header's 16 bits.
     EXPLAIN_PUTS = 28_101
     LOG_DIGEST = 28_102
@@ -108,6 +111,10 @@ ADMIN_REQUESTS: Final = OWN_REQUESTS | {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.GET_BROKER_EPOCH_CACHE,
 }
 
 

@@ -120,6 +120,8 @@ REQUESTS = {
     15: ({**OFFSET, "commitOffset": "0"}, b""),
     17: ({"topic": "new", "readQueueNums": "1", "writeQueueNums": "1"}, b""),
     21: ({}, b""),
+    25: ({}, b"autoCreateTopicEnable=true\n"),
+    26: ({}, b""),
     28: ({}, b""),
     29: ({**QUEUE, "timestamp": "0"}, b""),
     30: (QUEUE, b""),
@@ -151,6 +153,7 @@ REQUESTS = {
     309: ({"consumerGroup": "billing", "clientId": "c", "msgId": "0" * 32}, b""),
     310: (send_command(topic="orders").ext_fields, b"x"),
     315: ({"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"}, b""),
+    316: ({}, b""),
     317: ({}, b""),
     320: (
         {**send_command(topic="orders").ext_fields, "m": "true"},
@@ -159,6 +162,7 @@ REQUESTS = {
     324: (long_send(), b"x"),
     325: (send_command(topic="orders").ext_fields, b"x"),
     907: ({}, b""),
+    1007: ({}, b""),
     1008: ({"masterEpoch": "1"}, b""),
     28101: ({}, b""),
     28102: ({"from": "0", "to": "0"}, b""),
@@ -513,8 +517,8 @@ async def test_a_code_without_a_rule_is_denied_to_an_admin(tmp_path):
     """Also one that the port does not serve."""
     async with hastore.open_master(master_config(tmp_path)) as master:
         async with raw_client(master.address) as client:
-            response = await client.ask(signed(RemotingCommand(code=25), ADMIN_KEY))
-            assert response.remark == "access denied: no rule allows request type 25"
+            response = await client.ask(signed(RemotingCommand(code=1005), ADMIN_KEY))
+            assert response.remark == "access denied: no rule allows request type 1005"
 
 
 # -- failed attempts -------------------------------------------------------------------------------

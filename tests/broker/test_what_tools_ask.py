@@ -13,6 +13,7 @@ from hastore.env.real import real_env
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.pull_answers import bodies
 from tests.support.env.fake_env import START_MS, FakeClock
+from tests.support.nodes import group_nodes
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import (
     REPLY_TOPIC,
@@ -360,6 +361,80 @@ async def test_a_member_is_asked_how_it_runs_and_to_consume_a_message(tmp_path):
         assert (await java.receive()).code == 307
         java.sock.close()
         assert (await client.receive()).code == 207
+
+
+# -- settings and epochs ---------------------------------------------------------------------------
+
+
+async def config_of(client):
+    found = await ask(client, 26)
+    assert found.code == 0
+    lines = found.body.decode().splitlines()
+    version = json.loads(found.ext_fields["version"])["counter"]
+    return dict(line.split("=", 1) for line in lines), version
+
+
+async def update(client, text):
+    return await client.ask(RemotingCommand(code=25, opaque=5, body=text.encode()))
+
+
+async def test_settings_that_can_change_do_and_others_are_refused_by_name(tmp_path):
+    """All of a request, or none; the names are RocketMQ's."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        config, version = await config_of(client)
+        assert (config["brokerName"], config["brokerClusterName"]) == (NAME, "DefaultCluster")
+        assert (config["brokerId"], config["brokerRole"]) == ("0", "ASYNC_MASTER")
+        assert config["haListenPort"] == str(master.ha_address[1])
+        assert config["listenPort"] == str(master.address[1])
+        assert config["autoCreateTopicEnable"] == "true"
+        assert version == 0
+        changes = "autoCreateTopicEnable = false\ndefaultTopicQueueNums=3\n"
+        for text, code, remark in (
+            (f"{changes}fileReservedTime=1\n", 1, "fileReservedTime does not change"),
+            (f"{changes}unheardOf=1\n", 1, "no setting unheardOf"),
+            (f"{changes}brokerConfigPath=/etc/passwd\n", 16, "brokerConfigPath"),
+            ("autoCreateTopicEnable=maybe\n", 1, "true or false"),
+            ("defaultTopicQueueNums=0\n", 1, "1 to 65535"),
+            ("", 1, "no line"),
+        ):
+            refused = await update(client, text)
+            assert (refused.code, remark in refused.remark) == (code, True), refused.remark
+        assert (await config_of(client))[0] == config
+        unchanged = f"fileReservedTime={config['fileReservedTime']}\n"
+        assert (await update(client, unchanged)).code == 0
+        assert (await update(client, changes)).code == 0
+        config, version = await config_of(client)
+        assert (config["autoCreateTopicEnable"], config["defaultTopicQueueNums"]) == ("false", "3")
+        assert version == 1
+        assert (await client.ask(send_command(topic="new"))).code == TOPIC_NOT_EXIST
+        assert (await update(client, "autoCreateTopicEnable=true\n")).code == 0
+        assert (await client.ask(send_command(topic="new"))).code == 0
+        assert (await topics_of(client))["new"]["writeQueueNums"] == 3
+
+
+async def test_the_epochs_of_a_replica_groups_log(tmp_path):
+    """As RocketMQ 5's controller mode shows them; a classic node has none."""
+    async with group_nodes.group(tmp_path, 1) as (node,):
+        await node.become_master()
+        async with raw_client(node.role_node.address) as client:
+            found = await answer(client, 1007)
+        assert found == {
+            "brokerId": 0,
+            "brokerName": node.role_node.broker_name,
+            "clusterName": "DefaultCluster",
+            "epochList": [{"epoch": 1, "startOffset": 0, "endOffset": 2**63 - 1}],
+            "maxOffset": 0,
+        }
+    async with open_master(tmp_path / "m") as master, raw_client(master.address) as client:
+        assert (await ask(client, 1007)).code == 1
+
+
+async def test_requests_that_this_broker_does_not_have_are_refused(tmp_path):
+    """316 by name; a controller's, of which a tool needs both."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        for code, remark in ((316, "cleanUnusedTopic"), (1005, "1005"), (1006, "1006")):
+            refused = await ask(client, code)
+            assert (refused.code, remark in refused.remark) == (3, True)
 
 
 async def topics_of(client):

@@ -23,6 +23,7 @@ from hastore.concurrency.tcp import describe
 from hastore.errors import ProtocolError
 from hastore.trace import audit
 from hastore.wire import liberal_json
+from hastore.wire.property_text import read_java_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
 
@@ -48,6 +49,7 @@ CHANGES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
         "change-role",
         ("masterBrokerId", "masterAddress", "masterEpoch"),
     ),
+    RequestCode.UPDATE_BROKER_CONFIG: ("update-config", ()),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (
         "reset-offsets",
         ("topic", "group", "timestamp", "isForce", "queueId", "offset"),
@@ -64,6 +66,9 @@ READS: Final[Mapping[int, str]] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: "read-offsets",
     RequestCode.GET_ALL_DELAY_OFFSET: "read-delay-offsets",
     RequestCode.GET_BROKER_RUNTIME_INFO: "read-runtime-info",
+    RequestCode.GET_BROKER_CONFIG: "read-config",
+    RequestCode.CLEAN_UNUSED_TOPIC: "clean-unused-topic",  # which is always refused
+    RequestCode.GET_BROKER_EPOCH_CACHE: "read-epochs",
     RequestCode.GET_PRODUCER_CONNECTION_LIST: "read-producers",
     RequestCode.VIEW_BROKER_STATS_DATA: "read-stats",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "read-consumer",
@@ -186,9 +191,16 @@ def _what(request: RemotingCommand, body_max: int) -> dict[str, Any]:
             body = liberal_json.loads_object(request.body[:body_max], "the group")
         except ProtocolError:
             return what
-        rows = sorted(body.items())[:_FIELDS_MAX]
-        what |= {_short(name): _short(str(value)) for name, value in rows}
+        what |= _shown(body)
+    if request.code == RequestCode.UPDATE_BROKER_CONFIG:
+        what |= _shown(read_java_properties(request.body[:body_max]))
     return what
+
+
+def _shown(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the first values of a request's body."""
+    rows = sorted(values.items())[:_FIELDS_MAX]
+    return {_short(name): _short(str(value)) for name, value in rows}
 
 
 def _short(text: str) -> str:

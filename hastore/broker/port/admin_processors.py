@@ -12,6 +12,8 @@ DELETE_TOPIC_IN_BROKER (215)                   topic
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
 LOG_DIGEST (28102, hastore's own)              from to [epoch group suspect] → crc32 of the log's
                                                bytes there, with an epoch sha256, too
+GET_BROKER_EPOCH_CACHE (1007, RocketMQ 5)      → the epochs of a replica group's log
+CLEAN_UNUSED_TOPIC (316)                       refused
 GROUP_LOG (28104, hastore's own)               [epoch group] → hastore.group-log/1: epochs, ends,
                                                cuts
 COUNT_MESSAGES (28105, hastore's own)          from to → messages by topic, and where to go on
@@ -46,10 +48,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import attrs
 import trio
 
+from hastore.broker.group_directory import MASTER_ID
 from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, RequestFailedError
-from hastore.status import BrokerRole
+from hastore.status import BrokerRole, HAProtocol
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.log_rewrite import bad_record_at
 from hastore.store.tools.group_log import count_messages, read_group_log
 from hastore.topic import is_system_topic, topic_fault
@@ -86,6 +90,7 @@ GROUP: Final = "group"
 SUSPECT: Final = "suspect"
 RETRY_INTERVAL_S: Final = 1.0
 _EXPLAINED_MAX: Final = 1_000
+_NO_END: Final = 2**63 - 1  # of the newest epoch, as RocketMQ has it
 
 
 class _Table(Protocol):
@@ -323,6 +328,38 @@ class AdminProcessors:
             )
 
         return json_response(request, (await self.offload.run(read)).to_json() | of_what)
+
+    async def epoch_cache(self, request: RemotingCommand) -> RemotingCommand:
+        """Return the epochs of a replica group's log, as RocketMQ 5 shows them."""
+        status, target = self.target.status(), self.target
+        if status.ha_protocol != HAProtocol.AUTOSWITCH.value:
+            msg = "this node is in no replica group, so its log has no epochs"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        store = target.message_store
+        file = EpochFile(store.env.disk, f"{store.config.data_dir}/{EPOCH_FILE}")
+        entries = (await self.offload.run(file.load)).entries
+        ends = [*(entry.start_offset for entry in entries[1:]), _NO_END]
+        return json_response(
+            request,
+            {
+                "brokerId": MASTER_ID if target.takes_puts else status.node_id,
+                "brokerName": target.broker_name,
+                "clusterName": target.cluster,
+                "epochList": [
+                    {"epoch": entry.epoch, "startOffset": entry.start_offset, "endOffset": end}
+                    for entry, end in zip(entries, ends, strict=False)
+                ],
+                "maxOffset": status.max_offset,
+            },
+        )
+
+    def clean_unused_topic(self, _request: RemotingCommand) -> RemotingCommand:
+        """Refuse it: RocketMQ's removes the queues of each topic without a row."""
+        msg = (
+            "cleanUnusedTopic (316) is not supported: the queues of a topic are removed when the"
+            " topic is deleted (215)"
+        )
+        raise RequestFailedError(msg, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
     async def count_messages(self, request: RemotingCommand) -> RemotingCommand:
         """Count the messages in a range of the log, or in its beginning if it is long."""

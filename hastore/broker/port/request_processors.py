@@ -26,6 +26,7 @@ from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.broker.port.client_control_processors import ClientControlProcessors
+from hastore.broker.port.config_processors import ConfigProcessors
 from hastore.broker.port.role_processor import RoleProcessor
 from hastore.broker.port.routes import brokers_of, route_json
 from hastore.broker.port.send_back_processor import SendBackProcessor
@@ -138,6 +139,7 @@ class RequestProcessors:
         statistics = StatisticsProcessors(
             target, data, self.consumers, self.stats, self.env.wall_clock, cold_reader
         )
+        settings = ConfigProcessors(target, data.topics, self.env.wall_clock.now_ms)
         control = ClientControlProcessors(
             target,
             data,
@@ -177,6 +179,9 @@ class RequestProcessors:
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
+            RequestCode.UPDATE_BROKER_CONFIG: _without_client(settings.update_config),
+            RequestCode.GET_BROKER_CONFIG: _without_client(settings.get_config),
+            RequestCode.CLEAN_UNUSED_TOPIC: _without_client(admin.clean_unused_topic),
             RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
@@ -202,6 +207,7 @@ class RequestProcessors:
             RequestCode.EXPLAIN_PUTS: _made_in_turn(admin.explain),
             RequestCode.LOG_DIGEST: _awaited(admin.log_digest),
             RequestCode.LOG_BYTES: _awaited(admin.log_bytes),
+            RequestCode.GET_BROKER_EPOCH_CACHE: _awaited(admin.epoch_cache),
             RequestCode.GROUP_LOG: _awaited(admin.group_log),
             RequestCode.COUNT_MESSAGES: _awaited(admin.count_messages),
             RequestCode.UPDATE_AND_CREATE_TOPIC: _awaited(admin.create_topic),
