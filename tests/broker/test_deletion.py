@@ -466,7 +466,7 @@ async def test_a_deletion_that_its_request_left_undone_is_finished(tmp_path, mon
     monkeypatch.setattr(admin_processors, "RETRY_INTERVAL_S", 0.02)
     env = real_env()
     disk = Snapshots(env.disk, tmp_path, tmp_path)
-    offsets_file = tmp_path / "config/consumerOffset.json"
+    offsets_file = JsonFile(disk, str(tmp_path / "config/consumerOffset.json"))
     async with (
         open_master(
             tmp_path,
@@ -477,16 +477,16 @@ async def test_a_deletion_that_its_request_left_undone_is_finished(tmp_path, mon
     ):
         await put(master, bodies=[b"1", b"2"])
         await admin.update_offset("g", "T", 0, 1)
-        await eventually(offsets_file.exists)
+        await eventually(offsets_file.load)
         disk.refuses = "topics.json"
         with pytest.raises(RequestFailedError, match="no room"):
             await admin.delete_topic("T")
         await trio.sleep(0.2)  # ten intervals of the offsets' file
-        assert json.loads(offsets_file.read_text())["offsetTable"] == {"T@g": {"0": 1}}
+        assert offsets_file.load()["offsetTable"] == {"T@g": {"0": 1}}
         disk.refuses = None
         await eventually(lambda: queue_files(tmp_path) == [])
         assert "T" in on_disk(tmp_path)["deletedTopics"]
-        assert json.loads(offsets_file.read_text())["offsetTable"] == {}
+        assert offsets_file.load()["offsetTable"] == {}
 
 
 async def test_offsets_do_not_wait_for_topics_that_cannot_be_written(tmp_path):

@@ -256,7 +256,8 @@ async def test_a_header_byte_that_is_not_utf_8_costs_no_other_request(serialize_
         )
         answers = {a.opaque: a.code for a in [await client.receive() for _ in range(5)]}
     assert {n: answers[n] for n in (1, 2, 3, 5)} == dict.fromkeys((1, 2, 3, 5), 0)
-    assert [m.properties for m in target.messages if m.properties] == [{"KEYS": "caf\ufffd"}]
+    found = [message.properties.get("KEYS") for message in target.messages]
+    assert [keys for keys in found if keys] == ["caf\ufffd"]
     assert "T\ufffd" in {message.topic for message in target.messages}  # the store refuses it
 
 
