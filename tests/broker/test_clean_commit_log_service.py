@@ -370,7 +370,7 @@ async def test_delete_only_archived_keeps_unarchived_files(autojump_clock, caplo
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_ARCHIVED
     await bench.service.clean()
-    reported = [r.msg for r in caplog.records if "expired_file_not_archived" in str(r.msg)]
+    reported = [r.msg for r in caplog.records if r.msg["event"] == "expired_file_not_archived"]
     assert len(reported) == 1
     assert reported[0]["reason"] == "/a has no manifest.json"
     assert reported[0]["next"] == "hastore pipeline run archive /d --out /a"

@@ -74,7 +74,7 @@ async def test_a_successor_counts_as_requested_once_etcd_has_the_request(group, 
     first, master = await steady(group)
 
     def requested():
-        return [e for e in caplog.records if "successor_requested" in str(e.msg)]
+        return [e for e in caplog.records if e.msg["event"] == "successor_requested"]
 
     group.node(first).live_disk.fill()
     await fill_the_log(group, master)
