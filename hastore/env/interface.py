@@ -216,6 +216,12 @@ class Disk(Protocol):
     def rename(self, path: str, new_path: str) -> None:
         """Rename within one file system and sync the directory."""
 
+    def cannot_move(self, path: str) -> str | None:
+        """Return what a directory is that ``rename`` cannot move with its files; None if it can.
+
+        ``a mount point``, or ``a symbolic link``, of which only the link would move.
+        """
+
     def lock(self, path: str) -> DirectoryLock:
         """Take the exclusive lock as RocketMQ does: fcntl on byte 0 of the file, content ``lock``.
 

@@ -271,6 +271,16 @@ def lock_holder(path: str) -> LockHolder | None:
     return LockHolder(pid if pid > 0 else None)
 
 
+def _mount_id(path: str) -> str:
+    """Return the kernel's number of the mount that a directory is on.  Raises OSError."""
+    descriptor = open_descriptor(path, os.O_PATH)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}") as fields:
+            return next(line for line in fields if line.startswith("mnt_id:"))
+    finally:
+        os.close(descriptor)
+
+
 @final
 class RealDisk:
     """The file system of this machine."""
@@ -419,7 +429,10 @@ class RealDisk:
     def remove_tree(self, path: str) -> None:
         """Remove a directory tree; links are removed, not followed."""
         with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+            if os.path.islink(path):
+                os.unlink(path)
+            else:
+                shutil.rmtree(path)
             _sync_parent(path)
 
     def rename(self, path: str, new_path: str) -> None:
@@ -427,6 +440,15 @@ class RealDisk:
         with _disk_errors("rename", path):
             os.rename(path, new_path)
             _sync_parent(new_path)
+
+    def cannot_move(self, path: str) -> str | None:
+        """Tell links and mounts, also one of a directory of the same file system (bind)."""
+        if os.path.islink(path):
+            return "a symbolic link"
+        with _disk_errors("open", path), contextlib.suppress(FileNotFoundError):
+            is_mount = _mount_id(path) != _mount_id(os.path.dirname(os.path.abspath(path)))
+            return "a mount point" if is_mount else None
+        return None
 
     def lock(self, path: str) -> RealDirectoryLock:
         """Lock byte 0 as a Java FileLock does, and write ``lock`` into the file."""

@@ -97,6 +97,10 @@ class RecordingDisk:
         """Return a directory's entries."""
         return self.disk.list_dir(path)
 
+    def cannot_move(self, path: str) -> str | None:
+        """Return what keeps a directory where it is."""
+        return self.disk.cannot_move(path)
+
     def exists(self, path: str) -> bool:
         """Whether the path exists."""
         return self.disk.exists(path)

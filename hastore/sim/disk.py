@@ -465,6 +465,9 @@ class SimDisk:
             if name != path and not name.startswith(under)
         }
 
+    def cannot_move(self, path: str) -> None:
+        """Return None: there are neither links nor mounts."""
+
     def rename(self, path: str, new_path: str) -> None:
         """Rename a file or a directory."""
         if path in self.inodes:

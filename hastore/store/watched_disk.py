@@ -271,6 +271,10 @@ class WatchedDisk:
         self._take_name(path)
         return entries
 
+    def cannot_move(self, path: str) -> str | None:
+        """Return what keeps a directory where it is."""
+        return self.disk.cannot_move(path)
+
     def exists(self, path: str) -> bool:
         """Whether a path exists."""
         return self.disk.exists(path)

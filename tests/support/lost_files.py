@@ -30,19 +30,21 @@ def lost(path: Path, way: str) -> Iterator[None]:
             path.rename(path.with_name(f"{path.name}.original"))
             aside.rename(path)
         case _:
-            with _mounted_over(path):
+            other = None
+            if not path.is_dir():
+                other = path.with_name(f"{path.name}.other")
+                shutil.copyfile(path, other)
+            with mounted_over(path, other):
                 yield
             return
     yield
 
 
 @contextlib.contextmanager
-def _mounted_over(path: Path) -> Iterator[None]:
-    """Mount an empty tmpfs over a directory, another file over a file."""
+def mounted_over(path: Path, other: Path | None) -> Iterator[None]:
+    """Mount ``other`` over ``path`` until the block ends; None: an empty tmpfs."""
     command = ["mount", "-t", "tmpfs", "tmpfs", str(path)]
-    if not path.is_dir():
-        other = path.with_name(f"{path.name}.other")
-        shutil.copyfile(path, other)
+    if other is not None:
         command = ["mount", "--bind", str(other), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -68,8 +68,8 @@ def place_beside(directory: Path) -> Path:
 
     Nothing is changed.
     """
-    if directory.is_symlink() or os.path.ismount(directory):
-        kind = "a symbolic link" if directory.is_symlink() else "a file system of its own"
+    kind = real_env().disk.cannot_move(str(directory))
+    if kind is not None:
         raise OperationRefusedError(
             f"{directory} is {kind}, and cannot be kept under another name",
             hint="hastore cluster remove ID, move its files elsewhere, and start the node again",

@@ -242,8 +242,8 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
         "hastore log rebuild D1 --index -c /etc/hastore/hastore.toml",
     ),
     epilog="If killed, the store has the old files or the new ones. Exit code: 0 done; 4 done, but"
-    " the log is damaged; 6 refused: a node runs on it, or messages behind damage would be left out"
-    " and --accept-loss is missing.",
+    " the log is damaged; 6 refused: a node runs on it, a directory to build is a mount point or a"
+    " link, or messages behind damage would be left out and --accept-loss is missing.",
 )
 @click.argument("dir", type=DIR)
 @click.option("--consumequeue", is_flag=True, help="Build the consume queues again.")

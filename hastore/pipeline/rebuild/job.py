@@ -38,6 +38,7 @@ from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import file_size_of
 from hastore.store.recovery.rebuilt_dirs import (
     REBUILD_DIR,
+    refuse_immovable,
     remove_leftovers,
     restore_interrupted,
     swap,
@@ -96,8 +97,8 @@ def rebuild(
 
     ``config`` has the files' sizes and the delay levels; existing consume queues keep their file
     size.  Raises StoreLockedError if a node runs on the target, ConfigError, NotAStoreError,
-    RebuildConflictError, DiskError, and without ``accept_loss`` LossRefusedError if records behind
-    damage would be left out; nothing has changed then.
+    RebuildConflictError, ImmovableDirectoryError, DiskError, and without ``accept_loss``
+    LossRefusedError if records behind damage would be left out; nothing has changed then.
     """
     if not consume_queues and not index:
         raise ConfigError("nothing to build", hint="choose consume queues, the index, or both")
@@ -123,6 +124,7 @@ def rebuild(
     try:
         if out is not None and not force:
             _refuse_to_replace(env, target, built)
+        refuse_immovable(env.disk, target, built)
         restore_interrupted(env.disk, target)
         remove_leftovers(env.disk, target)
         build = _Build(spark, env, store, log, target, config or StoreConfig(data_dir=store))

@@ -29,6 +29,7 @@ from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordKind
 from hastore.store.recovery.rebuilt_dirs import (
     REBUILD_DIR,
+    refuse_immovable,
     remove_leftovers,
     restore_interrupted,
     swap,
@@ -92,8 +93,9 @@ def rebuild(
     ``end_offset`` on are left to the node; None: it leaves none.
     Blocks.  ``config`` sets the index files' size; consume queues keep the size of their files.
     Raises StoreLockedError if a node runs, NotAStoreError if there is no log, UnfinishedCutError,
-    DiskError (then only DIR/rebuild.tmp is changed); without ``accept_loss`` LossRefusedError if
-    records behind damage would get no unit and no key.
+    ImmovableDirectoryError before anything is built, DiskError (then only DIR/rebuild.tmp is
+    changed); without ``accept_loss`` LossRefusedError if records behind damage would get no unit
+    and no key.
     """
     disk = env.disk
     log = find_log(disk, data_dir)
@@ -104,8 +106,10 @@ def rebuild(
             path=data_dir,
             hint="name the store's directory, which holds commitlog/",
         )
+    built = (CONSUME_QUEUE_DIR,) * consume_queues + (INDEX_DIR,) * index
     lock = StoreLock.take(disk, log.root)
     try:
+        refuse_immovable(disk, log.root, built)
         restore_interrupted(disk, log.root)
         remove_leftovers(disk, log.root)
         build = _Rebuild(
@@ -123,9 +127,8 @@ def rebuild(
             remove_leftovers(disk, log.root)
             refuse_loss(log.root, report.set_aside)
         now_ms = env.wall_clock.now_ms()
-        for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index)):
-            if is_built:
-                swap(disk, log.root, name, now_ms)
+        for name in built:
+            swap(disk, log.root, name, now_ms)
         if index:
             record_index(disk, log.root, build.index_end_ms)
         remove_leftovers(disk, log.root)

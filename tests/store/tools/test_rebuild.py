@@ -1,17 +1,20 @@
 """Rebuilding consume queues and index from the log, also after a kill in the middle."""
 
+import contextlib
+
 import pytest
 
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError, NotAStoreError, StoreLockedError
 from hastore.message import Message
-from hastore.store.recovery.rebuilt_dirs import restore_interrupted
+from hastore.store.recovery.rebuilt_dirs import ImmovableDirectoryError, restore_interrupted
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.rebuild import rebuild
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
+from tests.support.lost_files import mounted_over
 from tests.support.store.log_builder import LogBuilder
 from tests.support.store.message_store_model import CONFIG, StorePair, message_of
 
@@ -248,3 +251,51 @@ def test_old_directory_is_restored_only_if_the_new_one_is_missing():
     disk.remove_tree("/d/index")
     assert restore_interrupted(disk, "/d") == ("index",)
     assert disk.files("/d/index/") == {"a": b"old"}
+
+
+@pytest.mark.parametrize("part", ["consumequeue", "index"])
+@pytest.mark.parametrize("kind", ["a symbolic link", "a mount point"])
+def test_rebuild_refuses_a_directory_that_it_cannot_replace(golden_copy, tmp_path, kind, part):
+    """Before any work: nothing has changed, and the error says what to do."""
+    path = golden_copy("clean")
+    elsewhere = tmp_path / "other-disk"
+    (path / part).rename(elsewhere)
+    place = contextlib.nullcontext()
+    if kind == "a symbolic link":
+        (path / part).symlink_to(elsewhere)
+    else:
+        (path / part).mkdir()
+        place = mounted_over(path / part, elsewhere)
+    config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
+    with place:
+        names = {entry.name for entry in path.iterdir()}
+        before = contents(path / part)
+        seen = []
+        with pytest.raises(ImmovableDirectoryError, match=kind) as refused:
+            rebuild(
+                real_env(),
+                str(path),
+                config,
+                consume_queues=True,
+                index=True,
+                on_progress=seen.append,
+            )
+        assert "rebuild, and move the new" in refused.value.hint
+        assert seen == []
+        assert {entry.name for entry in path.iterdir()} == names
+        assert contents(path / part) == before != {}
+        # The other directory can still be rebuilt.
+        rebuild(real_env(), str(path), config, **(INDEX_ONLY, QUEUES_ONLY)[part == "index"])
+
+
+def test_a_link_that_an_interrupted_rebuild_left_behind_is_removed(golden_copy, tmp_path):
+    """Earlier versions renamed links; where they lead nothing is removed."""
+    path = golden_copy("clean")
+    elsewhere = tmp_path / "other-disk"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("kept")
+    (path / "index.old-1").symlink_to(elsewhere)
+    config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
+    rebuild(real_env(), str(path), config, **INDEX_ONLY)
+    assert not (path / "index.old-1").is_symlink()
+    assert (elsewhere / "mine").read_text() == "kept"

@@ -262,6 +262,10 @@ class ScriptedDisk:
         """Rename a file or a directory."""
         self._change("rename", "rename", path, lambda: self.disk.rename(path, new_path))
 
+    def cannot_move(self, path: str) -> str | None:
+        """Return what keeps a directory where it is."""
+        return self.disk.cannot_move(path)
+
     def lock(self, path: str) -> DirectoryLock:
         """Lock a store."""
         return self.disk.lock(path)
