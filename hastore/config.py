@@ -15,8 +15,14 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from hastore.errors import ConfigError
-from hastore.quantities import format_address, is_loopback, read_digits
+from hastore.errors import ConfigError, SettingsError
+from hastore.quantities import (
+    format_address,
+    format_exact_duration,
+    format_exact_size,
+    is_loopback,
+    read_digits,
+)
 from hastore.setting import (
     Kind,
     count,
@@ -68,8 +74,8 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 
 def _file_size(_instance: object, _attribute: object, value: int | None) -> None:
     if value is not None and not MAPPED_FILE_SIZE_MIN <= value <= MAPPED_FILE_SIZE_MAX:
-        msg = f"mapped_file_size must be 4 KiB to 2 GiB - 4 KiB, not {value} bytes"
-        raise ConfigError(msg)
+        msg = f"{{0}} must be 4 KiB to 2 GiB - 4 KiB, not {format_exact_size(value)}"
+        raise SettingsError(msg, "mapped_file_size")
 
 
 @attrs.frozen(kw_only=True)
@@ -262,15 +268,18 @@ class StoreConfig:
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""
         if self.transient_store_pool_enable and self.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            msg = (
-                "transient_store_pool_enable needs ASYNC_FLUSH: bytes in a write buffer are neither"
-                " on disk nor in the file"
+            raise SettingsError(
+                "{0} needs ASYNC_FLUSH: bytes in a write buffer are neither on disk nor in the"
+                " file",
+                "transient_store_pool_enable",
+                "flush_disk_type",
+                hint="turn the pool off, or set {1} to ASYNC_FLUSH",
             )
-            raise ConfigError(msg, hint="turn the pool off, or set flush_disk_type to ASYNC_FLUSH")
         self._check_disk_ratios()
         if self.reserve_size < RESERVE_SIZE_MIN:
-            msg = f"reserve_size {self.reserve_size} is too little for a change of roles"
-            raise ConfigError(msg, hint=f"at least {RESERVE_SIZE_MIN} bytes (32 KiB)")
+            least, size = map(format_exact_size, (RESERVE_SIZE_MIN, self.reserve_size))
+            msg = f"{{0}} must be {least} or more, which a change of roles needs, not {size}"
+            raise SettingsError(msg, "reserve_size")
 
     def _check_disk_ratios(self) -> None:
         """Check that no level is above the next."""
@@ -282,29 +291,29 @@ class StoreConfig:
         for name, next_name in itertools.pairwise(names):
             ratio, next_ratio = getattr(self, name), getattr(self, next_name)
             if ratio > next_ratio:
-                msg = f"{name} {ratio} must not be above {next_name} {next_ratio}"
+                msg = f"{{0}} {ratio} must not be above {{1}} {next_ratio}"
                 levels = (
                     (s.key, f.default) for s, f in settings_in(StoreConfig) if f.name in names
                 )
                 shown = ", ".join(f"{key} ({default} %)" for key, default in levels)
-                raise ConfigError(msg, hint=f"from low to high: {shown}")
+                raise SettingsError(msg, name, next_name, hint=f"from low to high: {shown}")
 
 
 def _check_spin(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if not 0 <= value <= HA_SPIN_US_MAX:
-        msg = f"{attribute.name} must be between 0 and {HA_SPIN_US_MAX}, not {value}"
-        raise ConfigError(msg)
+        msg = f"{{0}} must be between 0 and {HA_SPIN_US_MAX}, not {value}"
+        raise SettingsError(msg, attribute.name)
 
 
 def _check_in_sync_replicas(_instance: object, _attribute: object, value: object) -> None:
     if value != "all" and not (type(value) is int and value >= 1):
-        msg = f'in_sync_replicas must be "all" or a number above 0, not {value!r}'
-        raise ConfigError(msg)
+        msg = f'{{0}} must be "all" or a number above 0, not {value!r}'
+        raise SettingsError(msg, "in_sync_replicas")
 
 
 def _check_min_in_sync_replicas(_instance: object, _attribute: object, value: object) -> None:
     if value is not None and not (type(value) is int and value >= 1):
-        raise ConfigError(f"min_in_sync_replicas must be above 0, not {value!r}")
+        raise SettingsError(f"{{0}} must be above 0, not {value!r}", "min_in_sync_replicas")
 
 
 def split_allowed_name(entry: str) -> tuple[str, int | None]:
@@ -326,7 +335,7 @@ def _check_allowed_names(_instance: object, _attribute: object, value: tuple[str
         for entry in value:
             split_allowed_name(entry)
     except ValueError as error:
-        raise ConfigError(f"tls_allowed_names: {error}") from None
+        raise SettingsError(f"{{0}}: {error}", "tls_allowed_names") from None
 
 
 def _check_trust(_instance: object, _attribute: object, value: object) -> None:
@@ -335,7 +344,8 @@ def _check_trust(_instance: object, _attribute: object, value: object) -> None:
         match pair:
             case (str(host), int(offset)) if host and type(offset) is int and offset >= 0:
                 continue
-        raise ConfigError(f"trust must be pairs of an address and an offset, not {value!r}")
+        msg = f"{{0}} must be pairs of an address and an offset, not {value!r}"
+        raise SettingsError(msg, "trust")
 
 
 @attrs.frozen(kw_only=True)
@@ -476,18 +486,28 @@ class HAConfig:
 
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""
-        if self.ha_transfer_batch_size_max > HA_FRAME_BODY_SIZE_MAX:
-            msg = (
-                f"ha_transfer_batch_size_max {self.ha_transfer_batch_size_max} would never fit"
-                f" a slave's read buffer; at most {HA_FRAME_BODY_SIZE_MAX}"
+        least, most = self.ha_transfer_batch_size, self.ha_transfer_batch_size_max
+        if most > HA_FRAME_BODY_SIZE_MAX:
+            raise SettingsError(
+                f"{{0}} must be 1 to {HA_FRAME_BODY_SIZE_MAX} bytes, which fit a slave's read"
+                f" buffer, not {format_exact_size(most)}",
+                "ha_transfer_batch_size_max",
             )
-            raise ConfigError(msg)
-        if self.ha_transfer_batch_size > self.ha_transfer_batch_size_max:
-            msg = "ha_transfer_batch_size must not exceed ha_transfer_batch_size_max"
-            raise ConfigError(msg)
-        if self.ha_send_heartbeat_interval_ms >= self.ha_housekeeping_interval_ms:
-            msg = "ha_send_heartbeat_interval_ms must be below ha_housekeeping_interval_ms"
-            raise ConfigError(msg)
+        if least > most:
+            raise SettingsError(
+                f"{{0}} must not exceed {{1}}: {format_exact_size(least)} is more than"
+                f" {format_exact_size(most)}",
+                "ha_transfer_batch_size",
+                "ha_transfer_batch_size_max",
+            )
+        heartbeat, silence = self.ha_send_heartbeat_interval_ms, self.ha_housekeeping_interval_ms
+        if heartbeat >= silence:
+            raise SettingsError(
+                f"{{0}} must be below {{1}}: {format_exact_duration(heartbeat)} is not below"
+                f" {format_exact_duration(silence)}",
+                "ha_send_heartbeat_interval_ms",
+                "ha_housekeeping_interval_ms",
+            )
 
 
 @attrs.frozen(kw_only=True)
@@ -725,20 +745,24 @@ class TlsConfig:
         """Refuse half of a pair, and a mode that lacks its files."""
         if (self.cert_file is None) is not (self.key_file is None):
             msg = "a certificate and its key need each other"
-            raise ConfigError(msg, hint="set both [tls] cert and [tls] key, or neither")
+            hint = "set both [tls] cert and [tls] key, or neither"
+            raise SettingsError(msg, "cert_file", "key_file", hint=hint)
         if self.mode is not TlsMode.DISABLED and self.cert_file is None:
             msg = f"tls {self.mode.value} needs a certificate and its key"
-            raise ConfigError(msg, hint="set [tls] cert and [tls] key (--tls-cert, --tls-key)")
+            hint = "set [tls] cert and [tls] key (--tls-cert, --tls-key)"
+            raise SettingsError(msg, "mode", hint=hint)
         signers = (self.ca_file, self.client_ca_file)
         if self.client_certificates is not ClientCertificates.NONE and signers == (None, None):
             msg = "client certificates are asked for, and nothing says who may sign them"
-            raise ConfigError(msg, hint="set [tls] ca (--tls-ca)")
+            raise SettingsError(msg, "client_certificates", hint="set [tls] ca (--tls-ca)")
         if self.crl_file is not None and self.ca_file is None:
             msg = "lists of withdrawn certificates are given without the CA that they are of"
-            raise ConfigError(msg, hint="set [tls] ca, too, or leave [tls] crl out")
+            hint = "set [tls] ca, too, or leave [tls] crl out"
+            raise SettingsError(msg, "crl_file", hint=hint)
         if self.key_password_file is not None and self.key_file is None:
             msg = "a key's password is given without the key"
-            raise ConfigError(msg, hint="set [tls] key, too, or leave key_password_file out")
+            hint = "set [tls] key, too, or leave key_password_file out"
+            raise SettingsError(msg, "key_password_file", hint=hint)
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
@@ -775,23 +799,24 @@ def _check_endpoints(_instance: object, _attribute: object, value: tuple[str, ..
         for endpoint in value:
             _check_endpoint(endpoint)
     except ValueError as error:
-        raise ConfigError(f"endpoints: {error}") from None
+        raise SettingsError(f"{{0}}: {error}", "endpoints") from None
 
 
 def _check_ttl(_instance: object, _attribute: object, value: int) -> None:
     if value < TTL_MS_MIN or value % 1_000:
-        msg = f"ttl must be whole seconds, {TTL_MS_MIN // 1_000} or more, not {value} ms"
-        raise ConfigError(msg, hint="a node that is silent for this long is no master any more")
+        msg = f"{{0}} must be whole seconds, {TTL_MS_MIN // 1_000} or more, not {value} ms"
+        hint = "a node that is silent for this long is no master any more"
+        raise SettingsError(msg, "ttl_ms", hint=hint)
 
 
 def _check_priority(_instance: object, _attribute: object, value: int) -> None:
     if not 0 <= value <= PRIORITY_MAX:
-        raise ConfigError(f"priority must be 0 to {PRIORITY_MAX}, not {value}")
+        raise SettingsError(f"{{0}} must be 0 to {PRIORITY_MAX}, not {value}", "priority")
 
 
 def _check_prefix(_instance: object, _attribute: object, value: str) -> None:
     if not _PREFIX.fullmatch(value):
-        raise ConfigError(f"[cluster] prefix must be a path such as /hastore, not {value!r}")
+        raise SettingsError(f"{{0}} must be a path such as /hastore, not {value!r}", "prefix")
 
 
 def _check_cluster_name(_instance: object, _attribute: object, value: str | None) -> None:
@@ -799,7 +824,7 @@ def _check_cluster_name(_instance: object, _attribute: object, value: str | None
         msg = (
             f"a cluster's name in etcd's keys must be 1 to 127 of a-z A-Z 0-9 . _ -, not {value!r}"
         )
-        raise ConfigError(msg, hint="set [cluster] name")
+        raise SettingsError(msg, "cluster_name", hint="set [cluster] name")
 
 
 @attrs.frozen(kw_only=True)
@@ -903,12 +928,13 @@ class CoordinatorConfig:
     def __attrs_post_init__(self) -> None:
         """Refuse half of a pair."""
         if (self.cert_file is None) is not (self.key_file is None):
-            msg = "cert and key need each other: a certificate has its key"
-            raise ConfigError(msg, hint="set both [cluster] cert and [cluster] key, or neither")
+            msg = "{0} and {1} need each other: a certificate has its key"
+            hint = "set both [cluster] cert and [cluster] key, or neither"
+            raise SettingsError(msg, "cert_file", "key_file", hint=hint)
         if (self.user is None) is not (self.password_file is None):
-            msg = "user and password_file need each other: a user logs in by a password"
+            msg = "{0} and {1} need each other: a user logs in by a password"
             hint = "set both [cluster] user and [cluster] password_file, or neither"
-            raise ConfigError(msg, hint=hint)
+            raise SettingsError(msg, "user", "password_file", hint=hint)
         plain = next((each for each in self.endpoints if _is_readable_on_the_way(each)), None)
         if self.password_file is not None and plain is not None:
             raise ConfigError(
@@ -920,8 +946,7 @@ class CoordinatorConfig:
 
 def _check_node_id(_instance: object, _attribute: object, value: int | None) -> None:
     if value is not None and not 1 <= value <= NODE_ID_MAX:
-        msg = f"node_id must be 1 to {NODE_ID_MAX}, not {value}"
-        raise ConfigError(msg)
+        raise SettingsError(f"{{0}} must be 1 to {NODE_ID_MAX}, not {value}", "node_id")
 
 
 def _check_group_ids(_instance: object, _attribute: object, value: object) -> None:
@@ -929,15 +954,16 @@ def _check_group_ids(_instance: object, _attribute: object, value: object) -> No
         return
     ids = value if isinstance(value, tuple) else ()
     if not ids or any(type(each) is not int or not 1 <= each <= NODE_ID_MAX for each in ids):
-        raise ConfigError(f"group_ids must be numbers from 1 to {NODE_ID_MAX}, not {value!r}")
+        msg = f"{{0}} must be numbers from 1 to {NODE_ID_MAX}, not {value!r}"
+        raise SettingsError(msg, "group_ids")
     if len(set(ids)) < len(ids):
-        raise ConfigError(f"group_ids names a node twice: {value!r}")
+        raise SettingsError(f"{{0}} names a node twice: {value!r}", "group_ids")
 
 
 def _check_replica_group(_instance: object, _attribute: object, value: str | None) -> None:
     if value is not None and not REPLICA_GROUP.fullmatch(value):
-        msg = f"replica_group must be 1 to 127 of a-z A-Z 0-9 . _ -, not {value!r}"
-        raise ConfigError(msg)
+        msg = f"{{0}} must be 1 to 127 of a-z A-Z 0-9 . _ -, not {value!r}"
+        raise SettingsError(msg, "replica_group")
 
 
 @attrs.frozen(kw_only=True)
@@ -1020,19 +1046,23 @@ class NodeConfig:
         """Check the bounds between fields."""
         if self.ha.tls and (self.tls.cert_file is None or self.tls.ca_file is None):
             msg = "TLS on the HA port needs a certificate, its key and the CA's certificate"
-            raise ConfigError(msg, hint="set [tls] cert, key and ca, or leave [ha] tls out")
+            hint = "set [tls] cert, key and ca, or leave [ha] tls out"
+            raise SettingsError(msg, "tls", hint=hint)
         if self.metrics_tls and self.tls.cert_file is None:
             msg = "metrics over HTTPS need a certificate and its key"
-            raise ConfigError(msg, hint="set [tls] cert and key, or leave [metrics] tls out")
+            hint = "set [tls] cert and key, or leave [metrics] tls out"
+            raise SettingsError(msg, "metrics_tls", hint=hint)
         if (self.node_id is None) is not (self.replica_group is None):
-            msg = "node_id and replica_group need each other: a node has its id in a group"
-            raise ConfigError(msg, hint="set both [node] id and [node] group, or neither")
+            msg = "{0} and {1} need each other: a node has its id in a group"
+            hint = "set both [node] id and [node] group, or neither"
+            raise SettingsError(msg, "node_id", "replica_group", hint=hint)
         if self.ha.protocol is HAProtocol.AUTOSWITCH and self.node_id is None:
             msg = "the autoswitch protocol is for nodes of a replica group: this node is in none"
-            raise ConfigError(msg, hint="set [node] id and [node] group, too")
+            raise SettingsError(msg, "protocol", hint="set [node] id and [node] group, too")
         if self.group_ids is not None and self.node_id not in self.group_ids:
-            msg = f"group_ids {', '.join(map(str, self.group_ids))} lacks this node: {self.node_id}"
-            raise ConfigError(msg, hint="[node] group_ids names all nodes of the group, each one")
+            msg = f"{{0}} {', '.join(map(str, self.group_ids))} lacks this node: {self.node_id}"
+            hint = "[node] group_ids names all nodes of the group, each one"
+            raise SettingsError(msg, "group_ids", hint=hint)
 
 
 @attrs.frozen(kw_only=True)
@@ -1077,18 +1107,19 @@ class MasterConfig(NodeConfig):
         if self.ha.tls and not self.ha.tls_allowed_names:
             msg = "TLS on the HA port needs the names of the certificates that may follow"
             hint = "set [ha] tls_allowed_names; * means all that [tls] ca has signed"
-            raise ConfigError(msg, hint=hint)
+            raise SettingsError(msg, "tls", hint=hint)
         if self.observer_listen is not None and self.ha.protocol is not HAProtocol.AUTOSWITCH:
             msg = "only a replica group has observers: this master's slaves are classic anyway"
-            hint = "leave observer_listen out, or set [ha] protocol to autoswitch"
-            raise ConfigError(msg, hint=hint)
+            hint = "leave {0} out, or set [ha] protocol to autoswitch"
+            raise SettingsError(msg, "observer_listen", hint=hint)
         if self.role is BrokerRole.SLAVE:
             msg = "a master's role is ASYNC_MASTER or SYNC_MASTER, not SLAVE"
             raise ConfigError(msg, hint="to run a slave: hastore slave --master HOST:HA_PORT")
         ids, least = self.group_ids, self.ha.min_in_sync_replicas
         if ids is not None and least is not None and least > len(ids):
-            msg = f"min_in_sync_replicas is {least}, and the replica group has {len(ids)} nodes"
-            raise ConfigError(msg, hint=f"lower it to {len(ids)} at most, or add group_ids")
+            msg = f"{{0}} is {least}, and the replica group has {len(ids)} nodes"
+            hint = f"lower it to {len(ids)} at most, or add {{1}}"
+            raise SettingsError(msg, "min_in_sync_replicas", "group_ids", hint=hint)
 
 
 @attrs.frozen(kw_only=True)
@@ -1132,11 +1163,13 @@ class SlaveConfig(NodeConfig):
         """Refuse write buffers: a slave acknowledges what is in its files."""
         super().__attrs_post_init__()
         if self.store.transient_store_pool_enable:
-            msg = "transient_store_pool_enable is for masters: a slave reports what it has stored"
-            raise ConfigError(msg, hint="leave it out of this slave's configuration")
+            msg = "{0} is for masters: a slave reports what it has stored"
+            hint = "leave it out of this slave's configuration"
+            raise SettingsError(msg, "transient_store_pool_enable", hint=hint)
         if self.is_learner and self.ha.protocol is HAProtocol.CLASSIC:
             msg = "only the autoswitch protocol has learners"
-            raise ConfigError(msg, hint="set [ha] protocol to autoswitch, or leave learner out")
+            hint = "set [ha] protocol to autoswitch, or leave {0} out"
+            raise SettingsError(msg, "is_learner", hint=hint)
 
 
 @attrs.frozen(kw_only=True)
@@ -1173,14 +1206,15 @@ class GroupNodeConfig(MasterConfig):
         if self.ha.protocol is not HAProtocol.AUTOSWITCH:
             msg = "a node whose role its replica group decides speaks the autoswitch protocol"
             hint = "for the classic pair: hastore master, and hastore slave"
-            raise ConfigError(msg, hint=hint)
+            raise SettingsError(msg, "protocol", hint=hint)
         if self.store.transient_store_pool_enable:
-            msg = "transient_store_pool_enable is for masters that never become slaves"
-            raise ConfigError(msg, hint="leave it out of this node's configuration")
+            msg = "{0} is for masters that never become slaves"
+            hint = "leave it out of this node's configuration"
+            raise SettingsError(msg, "transient_store_pool_enable", hint=hint)
         if self.coordinator.endpoints and self.master is not None:
             msg = "a node of a group with a coordinator is told by it who is master: name none"
             hint = "leave out [ha] master (--master), or [cluster] endpoints (--etcd)"
-            raise ConfigError(msg, hint=hint)
+            raise SettingsError(msg, "master", "endpoints", hint=hint)
         check_addresses(self.coordinator, listen=self.listen, ha_listen=self.ha_listen)
         if self.coordinator.endpoints and self.coordinator.cluster_name is None:
             _check_cluster_name(self, None, self.cluster)

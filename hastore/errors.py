@@ -9,7 +9,10 @@ Exit codes: 1 other, 2 usage, 3 unreachable, 4 damage, 6 refused for safety, 7 l
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class HastoreError(Exception):
@@ -28,6 +31,31 @@ class ConfigError(HastoreError):
     """An unusable value: a bad TOML key, an address without a port, a wrong role."""
 
     exit_code = 2
+
+
+class SettingsError(ConfigError):
+    """Values that fields of a configuration cannot have, alone or together.
+
+    ``text`` and ``hint`` have ``{0}``, ``{1}``, … in the places of the names in ``fields``, so that
+    a command can name the keys of its file instead (``named``).
+    """
+
+    def __init__(self, text: str, *fields: str, hint: str | None = None) -> None:
+        self.text = text
+        self.fields = fields
+        self.raw_hint = hint
+        super().__init__(*self.named(fields)[:1], hint=self.named(fields)[1])
+
+    def named(self, names: Sequence[str]) -> tuple[str, str | None]:
+        """Return the message and the hint with other names for ``fields``."""
+        return _filled(self.text, names), self.raw_hint and _filled(self.raw_hint, names)
+
+
+def _filled(text: str, names: Sequence[str]) -> str:
+    """Replace ``{N}`` by the N-th name; other braces stay, because values may have them."""
+    for at, name in enumerate(names):
+        text = text.replace(f"{{{at}}}", name, 1)
+    return text
 
 
 class WrongPortError(ConfigError):

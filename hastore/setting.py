@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from hastore.errors import ConfigError
+from hastore.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -146,14 +146,12 @@ def settings_in(
 
 def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value <= 0:
-        msg = f"{attribute.name} must be above 0, not {value}"
-        raise ConfigError(msg)
+        raise SettingsError(f"{{0}} must be above 0, not {value}", attribute.name)
 
 
 def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 0:
-        msg = f"{attribute.name} must not be negative, but is {value}"
-        raise ConfigError(msg)
+        raise SettingsError(f"{{0}} must not be negative, but is {value}", attribute.name)
 
 
 _VALIDATORS: Final[Mapping[Kind, _Validator]] = {

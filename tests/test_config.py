@@ -64,7 +64,7 @@ def test_files_are_4_kib_to_2_gib():
     for size in (None, MAPPED_FILE_SIZE_MIN, MAPPED_FILE_SIZE_MAX):
         assert StoreConfig(data_dir="/d", mapped_file_size=size).mapped_file_size == size
     for size in (MAPPED_FILE_SIZE_MIN - 1, MAPPED_FILE_SIZE_MAX + 1):
-        with pytest.raises(ConfigError, match=f"mapped_file_size must be .*, not {size} bytes"):
+        with pytest.raises(ConfigError, match=r"mapped_file_size must be .*, not "):
             StoreConfig(data_dir="/d", mapped_file_size=size)
 
 
@@ -72,7 +72,7 @@ def test_a_reserve_is_at_least_32_kib():
     """A smaller one would never be allocated, and the node never take over."""
     least = StoreConfig(data_dir="/d", reserve_size=RESERVE_SIZE_MIN)
     assert least.reserve_size == RESERVE_SIZE_MIN
-    with pytest.raises(ConfigError, match="reserve_size 32767 is too little"):
+    with pytest.raises(ConfigError, match=r"reserve_size must be 32KiB or more.*32767"):
         StoreConfig(data_dir="/d", reserve_size=RESERVE_SIZE_MIN - 1)
 
 
@@ -108,7 +108,7 @@ def test_a_disk_level_is_checked_against_the_others_defaults(name, value, messag
     [
         (
             {"ha_transfer_batch_size_max": HA_FRAME_BODY_SIZE_MAX + 1},
-            f"would never fit a slave's read buffer; at most {HA_FRAME_BODY_SIZE_MAX}",
+            f"1 to {HA_FRAME_BODY_SIZE_MAX} bytes, which fit a slave's read buffer, not 4194293",
         ),
         (
             {"ha_transfer_batch_size": 1001, "ha_transfer_batch_size_max": 1000},

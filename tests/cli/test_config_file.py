@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -207,7 +208,8 @@ def test_unknown_key_error_names_the_file_and_the_nearest_key(tmp_path, text, wh
     with pytest.raises(ConfigError) as caught:
         read_config_file(file)
     message = str(caught.value)
-    assert message.startswith(f"{file}: no such key: {what}")
+    line = 1 if what == "[sore]" else len(text.splitlines())
+    assert message.startswith(f"{file}, line {line}: no such key: {what}")
     assert f"the nearest is {nearest}" in message
     assert caught.value.exit_code == 2
     assert caught.value.hint
@@ -247,6 +249,58 @@ def test_invalid_value_error_names_the_file_and_the_key(section, key, value, rea
     assert str(caught.value).startswith(f"x.toml: [{section}] {key}: ")
     assert reason in str(caught.value)
     assert caught.value.hint.startswith("correct it, or leave it out")
+
+
+REFUSED_TOGETHER = [
+    ('[ha]\nbatch_max = "8MiB"', 2, "[ha] batch_max must be 1 to 4194292 bytes, which", "1MiB"),
+    ('[ha]\nbatch = "2MiB"', 2, "[ha] batch must not exceed [ha] batch_max: 2MiB", "32KiB"),
+    ('[ha]\n\nheartbeat = "30s"', 3, "[ha] heartbeat must be below [ha] housekeeping: 30s", "5s"),
+    ("[ha]\n# polls\nspin_us = 400", 3, "[ha] spin_us must be between 0 and 100, not 400", "0"),
+    ("ha.spin_us = 400", 1, "[ha] spin_us must be", "0"),
+    ("[ha]\n'spin_us' = 400", 2, "[ha] spin_us must be", "0"),
+    ("ha = {spin_us = 400}", None, "[ha] spin_us must be", "0"),
+    ('[store]\nfile_size = "3GiB"', 2, "[store] file_size must be 4 KiB to 2 GiB - 4 KiB", "out"),
+    ('[store]\nreserve = "1KiB"', 2, "[store] reserve must be 32KiB or more", "2MiB"),
+    ('[store]\ndisk_max = "99%"', 2, "[store] disk_max 99 must not be above", "disk_max (75 %)"),
+    ('[cluster]\nttl = "1s"', 2, "[cluster] ttl must be whole seconds, 3 or more", "no master"),
+    ("[cluster]\npriority = 2000", 2, "[cluster] priority must be 0 to 1000, not 2000", "0"),
+    ('[tls]\ncert = "c"', 2, "a certificate and its key need each other", "[tls] key"),
+    ('[cluster]\ncert = "c"', 2, "[cluster] cert and [cluster] key need each other", "both"),
+    ("[store]\ntransient_pool = true", 2, "[store] transient_pool is for masters", "leave it out"),
+    ('[listen]\n[node]\ngroup = "a/b"', 3, "[node] group must be 1 to 127 of", "leave it out"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "what", "hint"), REFUSED_TOGETHER)
+def test_values_out_of_range_are_named_by_file_line_and_key(tmp_path, text, line, what, hint):
+    """Never by the fields of the classes, whose names a user of the command has never seen."""
+    file = write(tmp_path / "bad.toml", f"{text}\n")
+    given = {"node_data": "D", "node_id": 1}
+    if "group" not in text:
+        given["node_group"] = "g1"
+    with pytest.raises(ConfigError) as caught:
+        node_settings("node", given, str(file))
+    place = str(file) if line is None else f"{file}, line {line}"
+    assert str(caught.value).startswith(f"{place}: {what}")
+    assert hint in caught.value.hint
+    said = f"{caught.value} {caught.value.hint}"
+    fields = {place.field.name for place in PLACES["node"].values()}
+    keys = {setting.key for setting in PLACES["node"]}
+    assert not (fields - keys) & set(re.findall(r"\w+", said.replace(str(file), "")))
+
+
+def test_values_out_of_range_name_their_flag_or_variable(monkeypatch):
+    """Of two values of different origin, both."""
+    with pytest.raises(ConfigError) as caught:
+        node_settings("master", {"node_data": "D", "store_file_size": 3 << 30}, None)
+    assert str(caught.value).startswith("--mapped-file-size: [store] file_size must be 4 KiB to")
+    monkeypatch.setenv("HASTORE_STORE_TRANSIENT_POOL", "true")
+    flags = {"node_data": "D", "store_flush": FlushDiskType.SYNC_FLUSH}
+    with pytest.raises(ConfigError) as caught:
+        node_settings("master", flags, None)
+    origins = "HASTORE_STORE_TRANSIENT_POOL; --flush: [store] transient_pool needs ASYNC_FLUSH"
+    assert str(caught.value).startswith(origins)
+    assert caught.value.hint == "turn the pool off, or set [store] flush to ASYNC_FLUSH"
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_unknown_toml_key_is_refused(tmp_path):
     file = tmp_path / "h.toml"
     file.write_text('[ha]\nslave_timout = "3s"\n')
     done = hastore_here(*MASTER, "--data", tmp_path / "D", "-c", file)
-    refused(done, 2, f"{file}: no such key: [ha] slave_timout", "[ha] slave_timeout")
+    refused(done, 2, f"{file}, line 2: no such key: [ha] slave_timout", "[ha] slave_timeout")
 
 
 def test_misspelt_variable_is_reported_and_ignored(tmp_path):

@@ -15,6 +15,7 @@ from hastore.setting import Kind
 from hastore_cli.settings.config_file import (
     config_option_of,
     find_config_file,
+    keys_named,
     read_config_file,
     read_environment,
     values_of,
@@ -125,7 +126,8 @@ def target_of(
     found = read_config_file(file) if file is not None else {}
     found |= read_environment(os.environ)
     places = PLACES["node"]
-    coordinator = CoordinatorConfig(**values_of("coordinator", places, found))
+    with keys_named(places, found, "coordinator"):
+        coordinator = CoordinatorConfig(**values_of("coordinator", places, found))
     if etcd is not None:
         coordinator = attrs.evolve(coordinator, endpoints=etcd)
     node = values_of("", places, found)

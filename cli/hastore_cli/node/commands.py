@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import attrs
@@ -34,6 +35,7 @@ from hastore_cli.settings.config_file import (
     Resolved,
     config_option_of,
     find_config_file,
+    keys_named,
     near_miss_variables,
     read_config_file,
     read_environment,
@@ -244,22 +246,29 @@ def node_settings(kind: str, flags: Mapping[str, object], config_flag: str | Non
         say(f"note: {name} is not a setting and is ignored; did you mean {meant}?")
     found = resolve(kind, flags=flags, environ=os.environ, file=file)
     _require_all(kind, found)
-    # Each value was checked by its kind; the classes check values against each other.
+    # Each value was checked by its kind; the classes check ranges, and values against each other.
     places = PLACES[kind]
-    protocol, more = {}, {}
+
+    def made(config: Callable[..., Any], part: str, **more: object) -> Any:
+        with keys_named(places, found, part):
+            return config(**more, **values_of(part, places, found))
+
+    ha: Callable[..., HAConfig] = HAConfig
+    more = {}
     if kind == "node":
-        protocol = {"protocol": HAProtocol.AUTOSWITCH}
-        more = {"coordinator": CoordinatorConfig(**values_of("coordinator", places, found))}
-    node = NODE_CONFIGS[kind](
-        store=StoreConfig(**values_of("store", places, found)),
-        ha=HAConfig(**{**protocol, **values_of("ha", places, found)}),
-        remoting=RemotingConfig(**values_of("remoting", places, found)),
-        access=AccessConfig(**values_of("access", places, found)),
-        tls=TlsConfig(**values_of("tls", places, found)),
+        ha = partial(HAConfig, protocol=HAProtocol.AUTOSWITCH)
+        more = {"coordinator": made(CoordinatorConfig, "coordinator")}
+    node = made(
+        NODE_CONFIGS[kind],
+        "",
+        store=made(StoreConfig, "store"),
+        ha=made(ha, "ha"),
+        remoting=made(RemotingConfig, "remoting"),
+        access=made(AccessConfig, "access"),
+        tls=made(TlsConfig, "tls"),
         **more,
-        **values_of("", places, found),
     )
-    log = LogConfig(**values_of("log", places, found))
+    log = made(LogConfig, "log")
     return NodeSettings(kind=kind, node=node, log=log, found=found)
 
 

@@ -7,29 +7,34 @@ at ``-c``, ``$HASTORE_CONFIG``, ``./hastore.toml``, the user's configuration dir
 ignored.
 
 Invariant: every value that leaves this module has passed ``parse_value`` of its setting's kind, and
-an unknown key is a ConfigError that names the file, the key and the nearest existing key.
+an unknown key is a ConfigError that names the file, the line, the key and the nearest existing key.
+What the configuration classes refuse, alone or together, is named by keys and places, too
+(``keys_named``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import re
 import tomllib
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import rich_click as click
 
 from hastore.config import StoreConfig
-from hastore.errors import ConfigError
+from hastore.errors import ConfigError, SettingsError
 from hastore_cli.app.terminal import note
 from hastore_cli.settings.kinds import NUMBER_KINDS, parse_value
 from hastore_cli.settings.param_types import plain_digits
 from hastore_cli.settings.settings import PLACES, SECTIONS, SETTINGS, default_text, setting_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hastore.setting import Setting
     from hastore_cli.settings.settings import Place
@@ -38,14 +43,27 @@ CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 # Read by commands that ask a node (acl.access_key); similar to settings.
 COMMANDS_VARIABLES: Final = frozenset({"HASTORE_ACCESS_KEY", "HASTORE_ACCESS_SECRET"})
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
+# A section's head, and a key with its section, if that is written with it (ha.batch = …).
+_HEADER: Final = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]""")
+_KEY: Final = re.compile(r"""\s*(?:["']?([\w-]+)["']?\s*\.\s*)?["']?([\w-]+)["']?\s*=""")
 
 
 @attrs.frozen
 class Resolved:
-    """A setting's value and its origin: ``--flag``, a variable or a file."""
+    """A setting's value and its origin: ``--flag``, a variable or a file, there with the line."""
 
     value: object
     origin: str
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """``hastore.toml, line 6``, or the flag or the variable."""
+        return _place(self.origin, self.line)
+
+
+def _place(origin: str, line: int | None) -> str:
+    return origin if line is None else f"{origin}, line {line}"
 
 
 def find_config_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -88,7 +106,8 @@ def _user_file(environ: Mapping[str, str]) -> Path:
 
 def read_config_file(path: Path) -> dict[Setting, Resolved]:
     """Return the settings in a TOML file.  Raises ConfigError with the file, the key and a hint."""
-    return parse_table(_read_toml(path), str(path))
+    text = _read_text(path)
+    return parse_table(_parse_toml(text, path), str(path), _key_lines(text))
 
 
 def read_sections(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
@@ -100,39 +119,79 @@ def read_sections(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
     """
     context = click.get_current_context(silent=True)
     file = find_config_file(None if context is None else context.params.get("config_flag"), environ)
-    table = {} if file is None else _read_toml(file)
+    table = {} if file is None else _parse_toml(_read_text(file), file)
     return {name: section for name, section in table.items() if isinstance(section, dict)}
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_text(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        return path.read_bytes().decode()
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}",
             hint=f"check the path given with -c or {CONFIG_VARIABLE}",
         ) from error
+    except UnicodeDecodeError as error:
+        raise _not_toml(path, error) from error
+
+
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} is not TOML: {error}", hint='a line is: key = "text", below a [section]'
-        ) from error
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _not_toml(path, error) from error
 
 
-def parse_table(table: Mapping[str, object], file: str) -> dict[Setting, Resolved]:
-    """Return the settings in a parsed TOML document.  Raises ConfigError."""
+def _not_toml(path: Path, error: ValueError) -> ConfigError:
+    return ConfigError(
+        f"{path} is not TOML: {error}", hint='a line is: key = "text", below a [section]'
+    )
+
+
+def _key_lines(text: str) -> dict[tuple[str, str], int]:
+    """Return the lines of sections and keys, counted from 1; tomllib does not tell them.
+
+    A section is ``(name, "")``.  A key that is not found, as in an inline table, has no line.
+    """
+    lines: dict[tuple[str, str], int] = {}
+    section = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            section = header[1]
+            lines.setdefault((section, ""), number)
+        elif key := _KEY.match(line):
+            lines.setdefault((key[1] or section, key[2]), number)
+    return lines
+
+
+def parse_table(
+    table: Mapping[str, object],
+    file: str,
+    lines: Mapping[tuple[str, str], int] = MappingProxyType({}),
+) -> dict[Setting, Resolved]:
+    """Return the settings in a parsed TOML document.
+
+    ``lines`` has the line of each section (with an empty key) and key, where known.  Raises
+    ConfigError.
+    """
     found: dict[Setting, Resolved] = {}
     for section, keys in table.items():
         if not isinstance(keys, dict):
-            raise _unknown(file, section, _homes_of(section))
+            place = _place(file, lines.get(("", section)))
+            raise _unknown(place, section, _homes_of(section))
         if section not in SECTIONS:
-            raise _unknown(file, f"[{section}]", [f"[{near}]" for near in _near(section, SECTIONS)])
+            place = _place(file, lines.get((section, "")))
+            raise _unknown(
+                place, f"[{section}]", [f"[{near}]" for near in _near(section, SECTIONS)]
+            )
         for key, value in keys.items():
-            setting = setting_at(section, key)
+            setting, line = setting_at(section, key), lines.get((section, key))
+            place = _place(file, line)
             if setting is None:
-                raise _unknown(file, f"[{section}] {key}", _near_settings(section, key))
-            found[setting] = Resolved(_parse(setting, value, f"{file}: {setting.name}"), file)
+                raise _unknown(place, f"[{section}] {key}", _near_settings(section, key))
+            found[setting] = Resolved(
+                _parse(setting, value, f"{place}: {setting.name}"), file, line
+            )
     return found
 
 
@@ -142,17 +201,50 @@ def _parse(setting: Setting, value: object, where: str) -> object:
     try:
         return parse_value(setting.kind, value)
     except ValueError as error:
-        default = default_text("master", setting) or default_text("slave", setting)
-        without = f" (default: {default})" if default else ""
+        raise ConfigError(f"{where}: {error}", hint=_how_to_correct([setting])) from None
+
+
+def _how_to_correct(settings: Sequence[Setting]) -> str:
+    """Return the next step for values that cannot be used, with the default of a single one."""
+    default = None
+    if len(settings) == 1:
+        defaults = (default_text(node, settings[0]) for node in PLACES)
+        default = next((text for text in defaults if text), None)
+    return "correct it, or leave it out" + (f" (default: {default})" if default else "")
+
+
+@contextlib.contextmanager
+def keys_named(
+    places: Mapping[Setting, Place], found: Mapping[Setting, Resolved], part: str = ""
+) -> Iterator[None]:
+    """Name keys and where they are given in a SettingsError, in place of the fields of a class.
+
+    ``part`` is the part of the configuration that is made (``Place``); of two fields of one name
+    its own counts.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        settings = [_setting_of(name, places, part) for name in error.fields]
+        message, hint = error.named([setting.name for setting in settings])
+        given = [setting for setting in settings if setting in found]
+        where = "; ".join(dict.fromkeys(found[setting].place for setting in given))
         raise ConfigError(
-            f"{where}: {error}", hint=f"correct it, or leave it out{without}"
-        ) from None
+            f"{where}: {message}" if where else message,
+            hint=hint or _how_to_correct(given or settings),
+        ) from error
 
 
-def _unknown(file: str, what: str, nearest: list[str]) -> ConfigError:
+def _setting_of(field: str, places: Mapping[Setting, Place], part: str) -> Setting:
+    having = [setting for setting, place in places.items() if place.field.name == field]
+    assert having, f"no setting has the field {field}"
+    return next((setting for setting in having if places[setting].part == part), having[0])
+
+
+def _unknown(place: str, what: str, nearest: list[str]) -> ConfigError:
     guess = f"; the nearest is {nearest[0]}" if nearest else ""
     hint = "correct it; hastore master --data DIR --check-config prints every key"
-    return ConfigError(f"{file}: no such key: {what}{guess}", hint=hint)
+    return ConfigError(f"{place}: no such key: {what}{guess}", hint=hint)
 
 
 def _near(word: str, words: tuple[str, ...] | list[str], *, likeness: float = 0.5) -> list[str]:
@@ -249,4 +341,5 @@ def read_store_config(data_dir: str, config_flag: str | None) -> StoreConfig:
     found = read_config_file(file) if file is not None else {}
     found |= read_environment(os.environ)
     fields = values_of("store", PLACES["master"], found)
-    return StoreConfig(**{**fields, "data_dir": data_dir})
+    with keys_named(PLACES["master"], found, "store"):
+        return StoreConfig(**{**fields, "data_dir": data_dir})
