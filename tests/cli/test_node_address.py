@@ -24,7 +24,10 @@ from hastore_cli.node.file import (
     remove_node_file,
     write_node_file,
 )
+from hastore_cli.node.options import node_asked
 from hastore_cli.node.runner import NODE_FILE_RETRY_S, NodeFileKeeper
+from tests.cli.live_node import master_with
+from tests.support.commands.in_process import hastore_here
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import ScriptedDisk, disk_full
 from tests.support.nodes.statuses import MASTER
@@ -167,3 +170,75 @@ async def test_node_file_follows_the_role(tmp_path, autojump_clock, nursery):
     assert read_node_file(tmp_path).role == "SLAVE"
     keeper.role_changed(None)
     await eventually(lambda: read_node_file(tmp_path).role == "SYNC_MASTER")
+
+
+# -- the node that a command asks without a name ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """A master on free ports."""
+    with master_with(tmp_path_factory.mktemp("asked") / "D1") as node:
+        yield node
+
+
+ASKING = (
+    ("status",),
+    ("check",),
+    ("doctor",),
+    ("topic", "list"),
+)
+
+
+def is_asked(*arguments, cwd, **variables):
+    """Return whether a node answered in a directory and with these variables only."""
+    done = hastore_here(*arguments, cwd=cwd, XDG_CONFIG_HOME="/nowhere", **variables)
+    said = done.stdout + done.stderr
+    return "cannot connect" not in said and "no node runs" not in said
+
+
+@pytest.mark.parametrize("command", ASKING, ids=lambda command: command[0])
+def test_a_command_asks_the_node_of_its_directory_or_configuration(running, tmp_path, command):
+    """``-c``, ``HASTORE_CONFIG``, ./hastore.toml, variables, or a store as current directory."""
+    file = tmp_path / "node.toml"
+    file.write_text(f'[node]\ndata = "{running.data}"\n')
+    assert not is_asked(*command, cwd=tmp_path)
+    assert is_asked(*command, "-c", str(file), cwd=tmp_path)
+    assert is_asked(*command, cwd=tmp_path, HASTORE_CONFIG=str(file))
+    address = running.info["address"]
+    (tmp_path / "hastore.toml").write_text(f'[listen]\nclient = "{address}"\n')
+    assert is_asked(*command, cwd=tmp_path)
+    (tmp_path / "hastore.toml").unlink()
+    assert is_asked(*command, cwd=tmp_path, HASTORE_NODE_DATA=str(running.data))
+    assert is_asked(*command, cwd=running.data)
+
+
+def test_which_node_is_asked_of_several(running, tmp_path):
+    """A name, then -c, then HASTORE_ADDR, then the directory, then the configuration."""
+    file, nobody = tmp_path / "node.toml", "127.0.0.1:1"
+    file.write_text(f'[listen]\nclient = "{running.info["address"]}"\n')
+    to_nobody = {"cwd": tmp_path, "HASTORE_ADDR": nobody}
+    assert not is_asked("check", **to_nobody)
+    assert is_asked("check", "-c", str(file), **to_nobody)
+    assert not is_asked("check", "-c", str(file), nobody, **to_nobody)
+    assert is_asked("topic", "list", "-c", str(file), **to_nobody)
+    assert not is_asked("topic", "list", "--addr", nobody, "-c", str(file), **to_nobody)
+    configured = {"HASTORE_LISTEN_CLIENT": nobody}
+    assert not is_asked("check", cwd=tmp_path, **configured)
+    assert is_asked("check", cwd=tmp_path, HASTORE_ADDR=str(running.data), **configured)
+    assert is_asked("check", cwd=running.data, **configured)
+    assert not is_asked("check", cwd=running.data, HASTORE_ADDR=nobody)
+
+
+def test_the_node_of_a_configuration_is_asked_where_it_can_be_reached(tmp_path, monkeypatch):
+    """A node that listens at every address is asked at loopback; a stopped one is named."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HASTORE_LISTEN_CLIENT", "0.0.0.0:10921")
+    assert node_asked() == "127.0.0.1:10921"
+    monkeypatch.setenv("HASTORE_LISTEN_CLIENT", "[::]:10921")
+    monkeypatch.setenv("HASTORE_NODE_DATA", str(tmp_path / "on another machine"))
+    assert node_asked() == "[::1]:10921"
+    (tmp_path / "commitlog").mkdir()
+    done = hastore_here("status", cwd=tmp_path)
+    assert done.returncode == 3
+    assert f"no node runs on {tmp_path}" in done.stderr

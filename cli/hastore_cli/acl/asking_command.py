@@ -20,7 +20,7 @@ import rich_click as click
 
 from hastore.setting import Kind
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.settings.config_file import read_sections
+from hastore_cli.settings.config_file import asking_config_option, read_sections
 from hastore_cli.settings.kinds import parse_value
 
 if TYPE_CHECKING:
@@ -56,10 +56,12 @@ _WITHOUT_FLAG: Final = (_PASSWORD, _CRL, _VERSION, _CIPHERS)  # of the file, or 
 
 
 class AskingCommand(ExampleCommand):
-    """A command that asks a node."""
+    """A command that asks a node, which a configuration file may name (``node.options``)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not any("-c" in param.opts for param in self.params):
+            self.params.append(asking_config_option())
         self.params += [_option(*row) for row in _OPTIONS]
 
 

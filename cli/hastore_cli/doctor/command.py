@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from functools import partial
@@ -15,6 +14,7 @@ from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
 from hastore_cli.app.output import echo_json
 from hastore_cli.cluster.target import URLS, target_of
+from hastore_cli.node.options import node_asked
 from hastore_cli.settings.config_file import config_option_of
 from hastore_cli.settings.param_types import complete_directory
 
@@ -68,7 +68,8 @@ def doctor(
 
     Name a master together with its slaves to have them compared, too. ADDR is the HOST:PORT of a
     node's client port; DIR a data directory, whether a node runs on it or not.
-    Nothing is changed. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
+    Nothing is changed. [default: the
+    node of this directory or configuration, else 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
     import attrs
     import trio
@@ -78,7 +79,7 @@ def doctor(
     from hastore_cli.doctor.coordinator import with_coordinator
 
     coordinator = target_of(etcd, None, None, config_flag).coordinator
-    asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
+    asked = addrs or (node_asked(),)
     with collapsed():
         nodes, findings = trio.run(
             partial(_examine, tuple(dict.fromkeys(asked)), coordinator, is_full=full)

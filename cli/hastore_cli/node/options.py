@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import rich_click as click
+from click.core import ParameterSource
 
 from hastore.errors import HastoreError
+from hastore_cli.settings.config_file import is_config_named, read_sections
 from hastore_cli.settings.param_types import DURATION_MS, complete_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from hastore_cli.node.client import NodeClient
 
 _T = TypeVar("_T")
 
 
+DEFAULT_ADDRESS: Final = "127.0.0.1:10911"
+NODE_ASKED: Final = f"the node of this directory or configuration, else {DEFAULT_ADDRESS}"
 # A dry run has found something to change.
 EXIT_DRY_RUN: Final = 10
 
@@ -36,6 +42,54 @@ def confirm(question: str) -> None:
         raise RefusedError("nothing changed", hint="add --yes, or answer y")
 
 
+def node_asked() -> str:
+    """Return the node that a command asks unless one is named: a data directory or HOST:PORT.
+
+    The first that is there: the node of the file that ``-c`` names; ``HASTORE_ADDR``; the current
+    directory, if it is a store; the node of the configuration (file and variables).  Raises
+    ConfigError for a file that cannot be read.
+    """
+    from hastore.store.log.store_directory import COMMIT_LOG_DIR
+    from hastore_cli.node.file import NODE_FILE
+
+    environ = os.environ
+    addr = environ.get("HASTORE_ADDR")
+    if not is_config_named():
+        if addr:
+            return addr
+        if any(Path(name).exists() for name in (NODE_FILE, COMMIT_LOG_DIR)):
+            return str(Path.cwd())
+    sections = read_sections(environ)
+    directory = _configured(sections, environ, "node", "data")
+    if directory and os.access(directory, os.R_OK | os.X_OK):
+        return directory  # its node.json has the ports, whatever they are
+    address = _configured(sections, environ, "listen", "client")
+    return _reachable(address) if address else addr or DEFAULT_ADDRESS
+
+
+def _configured(
+    sections: Mapping[str, Mapping[str, object]], environ: Mapping[str, str], section: str, key: str
+) -> str | None:
+    value = environ.get(f"HASTORE_{section}_{key}".upper()) or sections.get(section, {}).get(key)
+    return value if isinstance(value, str) else None
+
+
+def _reachable(address: str) -> str:
+    """Return where a node that listens at an address is reached from its machine."""
+    for every, loopback in (("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")):
+        if address.startswith(every):
+            return loopback + address.removeprefix(every)
+    return address
+
+
+def ask_default_node(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the node that is named on the command line, else ``node_asked``: a callback."""
+    assert param.name is not None
+    if value is not None and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+        return value
+    return node_asked()
+
+
 def addr_option_of(
     whose: str = "The client port of a master or slave, or its data directory.",
     metavar: str = "H:P",
@@ -43,12 +97,12 @@ def addr_option_of(
     """Return the option ``--addr``, which takes a node's address or its directory."""
     return click.option(
         "--addr",
-        default="127.0.0.1:10911",
-        show_default=True,
+        show_default=NODE_ASKED,
         envvar="HASTORE_ADDR",
         show_envvar=True,
         metavar=metavar,
         shell_complete=complete_directory,
+        callback=ask_default_node,
         help=whose,
     )
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import rich_click as click
+from click.core import ParameterSource
 
 from hastore.config import StoreConfig
 from hastore.errors import ConfigError, SettingsError
@@ -43,6 +44,7 @@ CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 # Read by commands that ask a node (acl.access_key); similar to settings.
 COMMANDS_VARIABLES: Final = frozenset({"HASTORE_ACCESS_KEY", "HASTORE_ACCESS_SECRET"})
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
+_FLAG: Final = "config_flag"
 # A section's head, and a key with its section, if that is written with it (ha.batch = …).
 _HEADER: Final = re.compile(r"""\s*\[\s*["']?([\w-]+)["']?\s*\]""")
 _KEY: Final = re.compile(r"""\s*(?:["']?([\w-]+)["']?\s*\.\s*)?["']?([\w-]+)["']?\s*=""")
@@ -118,9 +120,22 @@ def read_sections(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
     say that requests are sent by TLS.
     """
     context = click.get_current_context(silent=True)
-    file = find_config_file(None if context is None else context.params.get("config_flag"), environ)
+    file = find_config_file(None if context is None else _config_flag(context), environ)
     table = {} if file is None else _parse_toml(_read_text(file), file)
     return {name: section for name, section in table.items() if isinstance(section, dict)}
+
+
+def _config_flag(context: click.Context) -> str | None:
+    flag: str | None = context.params.get(_FLAG, context.meta.get(_FLAG))
+    return flag
+
+
+def is_config_named() -> bool:
+    """Whether the running command's file was named on its command line (``-c``)."""
+    context = click.get_current_context(silent=True)
+    return context is not None and (
+        context.get_parameter_source(_FLAG) is ParameterSource.COMMANDLINE
+    )
 
 
 def _read_text(path: Path) -> str:
@@ -317,17 +332,30 @@ def config_option_of(
     help_text: str, *, panel: str | None = None
 ) -> Callable[..., Callable[..., Any]]:
     """Return the option ``-c``, passed to the command as ``config_flag``."""
-    return click.option(
-        "-c",
-        "--config",
-        "config_flag",
-        type=click.Path(),
-        metavar="FILE.toml",
-        envvar="HASTORE_CONFIG",
-        show_envvar=True,
-        help=help_text,
-        panel=panel,
-    )
+    return click.option(*_FLAGS, **_config_option(help_text), panel=panel)
+
+
+def asking_config_option() -> click.Option:
+    """Return the option ``-c`` of a command that asks a node; ``read_sections`` finds its value."""
+
+    def keep(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        ctx.meta[_FLAG] = value
+
+    text = "The node's configuration: which node to ask, and how."
+    return click.RichOption(_FLAGS, **_config_option(text), expose_value=False, callback=keep)
+
+
+_FLAGS: Final = ("-c", "--config", _FLAG)
+
+
+def _config_option(help_text: str) -> dict[str, Any]:
+    return {
+        "type": click.Path(),
+        "metavar": "FILE.toml",
+        "envvar": CONFIG_VARIABLE,
+        "show_envvar": True,
+        "help": help_text,
+    }
 
 
 config_option: Final = config_option_of(

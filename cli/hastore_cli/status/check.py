@@ -27,6 +27,7 @@ from hastore.broker.observe.findings import (
 from hastore.quantities import format_size
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.terminal import one_line
+from hastore_cli.node.options import ask_default_node
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -178,10 +179,10 @@ class PluginCommand(AskingCommand):
 )
 @click.argument(
     "addr",
-    default="127.0.0.1:10911",
-    envvar="HASTORE_ADDR",
+    required=False,
     metavar="[ADDR]",
     shell_complete=complete_directory,
+    callback=ask_default_node,
 )
 @click.option("--warn-lag", type=SIZE, default="16MiB", show_default=True)
 @click.option("--crit-lag", type=SIZE, default="128MiB", show_default=True)
@@ -206,8 +207,8 @@ def check(addr: str, **options: Any) -> int:
     A SYNC_MASTER none of whose slaves acknowledges in time is CRITICAL: its puts are
     FLUSH_SLAVE_TIMEOUT.
 
-    ADDR is the HOST:PORT of a node's client port, or its data directory. [default:
-    127.0.0.1:10911] [env: HASTORE_ADDR]
+    ADDR is the HOST:PORT of a node's client port, or its data directory. [default: the
+    node of this directory or configuration, else 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
     import trio
 

@@ -9,6 +9,7 @@ import rich_click as click
 from hastore.quantities import parse_duration_ms
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
+from hastore_cli.node.options import node_asked
 from hastore_cli.settings.param_types import complete_directory
 
 _WATCH_DEFAULT = "2"
@@ -44,8 +45,9 @@ def status(
     """Show a node: the ends of its log, its slaves or its master, lag, and refused peers.
 
     ADDR is the HOST:PORT of a node's client port, or the data directory of a node on this
-    machine. [default: 127.0.0.1:10911] [env: HASTORE_ADDR] Of a master and its slaves the
-    master's table also shows what only the slaves know.
+    machine. [default: the
+    node of this directory or configuration, else 127.0.0.1:10911] [env: HASTORE_ADDR] Of
+    a master and its slaves the master's table also shows what only the slaves know.
     """
     import trio
 
@@ -60,7 +62,7 @@ def status(
             if addrs and ":" not in watch and not os.path.lexists(watch):
                 raise click.BadParameter(f"{watch!r} is not a time in seconds", param_hint="'-w'")
             addrs, period_s = (watch, *addrs), float(_WATCH_DEFAULT)
-    asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
+    asked = addrs or (node_asked(),)
     printer = StatusPrinter(
         as_json=output == "json", one_line=period_s is not None, extended=extended or extended_too
     )

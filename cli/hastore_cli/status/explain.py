@@ -17,7 +17,6 @@ In a replica group a put needs nodes, and ``why`` names those that had it, and t
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +28,7 @@ from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
 from hastore_cli.app.output import echo_json
 from hastore_cli.app.terminal import one_line
-from hastore_cli.node.options import ask_node
+from hastore_cli.node.options import ask_node, node_asked
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -68,9 +67,10 @@ _TIMED_OUT: Final = "acknowledged it within"  # in the reason of a put whose tim
 def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     """Explain why puts were not PUT_OK: which slave was missing, behind or silent, and since when.
 
-    ADDR is the HOST:PORT of a master's client port, or its data directory. [default:
-    127.0.0.1:10911] [env: HASTORE_ADDR] Slaves named after it are shown by name, with the
-    meaning of their acknowledgements: received or flushed.
+    ADDR is the HOST:PORT of a master's client port, or its data directory. [default: the
+    node of this directory or configuration, else 127.0.0.1:10911] [env: HASTORE_ADDR] Slaves
+    named after it are shown by name, with the meaning of their acknowledgements: received or
+    flushed.
     """
     from hastore.broker.observe.explanation import Explanation
     from hastore.errors import AccessDeniedError, RequestFailedError
@@ -86,7 +86,7 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
             raise await _refusal_of(node, error) from error
         return dict(read_shape(Explanation, answer, "the explanation"))
 
-    asked, *slaves = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
+    asked, *slaves = addrs or (node_asked(),)
     explanation = ask_node(asked, question)
     explanation["known_slaves"], is_whole = _known_slaves(slaves)
     if output == "json":

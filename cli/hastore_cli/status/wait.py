@@ -17,6 +17,7 @@ from hastore.quantities import format_count, format_duration, format_size
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
 from hastore_cli.app.output import echo_json
+from hastore_cli.node.options import ask_default_node
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -106,10 +107,10 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
 )
 @click.argument(
     "addr",
-    default="127.0.0.1:10911",
-    envvar="HASTORE_ADDR",
+    required=False,
     metavar="[ADDR]",
     shell_complete=complete_directory,
+    callback=ask_default_node,
 )
 @click.option(
     "--role", type=click.Choice(_ROLES, case_sensitive=False), help="The node has this role."
@@ -149,7 +150,8 @@ def wait(
     """Wait until a node meets all conditions at the same time.
 
     ADDR is the HOST:PORT of a node's client port, or its data directory, where no node need
-    run yet. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
+    run yet. [default: the
+    node of this directory or configuration, else 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
     wanted = Wanted(
         role=role, lag_below=lag_below, offset=offset, replicas=replicas, healthy=healthy
