@@ -148,6 +148,20 @@ def test_keygen_writes_a_key_that_only_its_owner_reads(run, tmp_path, monkeypatc
     assert [each.name for each in tmp_path.iterdir()] == ["reader-key.toml"]
 
 
+def test_the_next_step_of_keygen_makes_a_file_that_check_accepts(run, tmp_path, monkeypatch):
+    """Typed into a shell whose umask lets others read; then again, for a second account."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("reader-key", "writer key's.toml"):
+        key = "reader-key" if name == "reader-key" else "writer-key"
+        out = () if name == key else ("--out", name)
+        code, _, told = run("acl", "keygen", key, *out)
+        assert code == 0
+        step = told.partition("next  ")[2]
+        subprocess.run(["sh", "-c", f"umask 022; {step}"], check=True)
+        code, shown, told = run("acl", "check", "acl.toml")
+        assert (code, f"{key}  topics DENY" in shown) == (0, True), told
+
+
 # -- commands with a key ---------------------------------------------------------------------------
 
 

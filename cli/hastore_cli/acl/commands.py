@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -161,7 +162,9 @@ def keygen(name: str, out: Path | None) -> None:
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     tell(f"{path}  access key {name}, mode 0600")
-    say_next(f"(echo '[[accounts]]'; cat {path}) >> acl.toml    # then its permissions")
+    account = f"(printf '\\n[[accounts]]\\n'; cat {shlex.quote(str(path))})"
+    # The file has secrets, so `acl check` and nodes refuse it if others may read it.
+    say_next(f"(umask 077; {account} >> acl.toml)    # then its permissions")
 
 
 def _read(path: str) -> PermissionTable:
