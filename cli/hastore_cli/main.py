@@ -150,8 +150,15 @@ def _forbid_core_dumps() -> None:
 
 
 def _prepare_streams() -> None:
-    """Let every stream take every text; a stream that the shell closed (``>&-``) prints nowhere."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - as long as the process
-        show_all_text(getattr(sys, name))
+    """Let every stream take every text.
+
+    Without stderr (``2>&-``) messages are lost.  Without stdout (``>&-``) the first data is an
+    error, as for any tool: its descriptor is one for reading, so no other file gets its number.
+    """
+    if sys.stdout is None:
+        descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        sys.stdout = open(descriptor, "w")  # noqa: PTH123, SIM115 - as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        show_all_text(stream)

@@ -435,14 +435,32 @@ def test_collapsed_raises_the_main_error_of_a_group():
     assert isinstance(main_error(ExceptionGroup("", [ValueError("z")])), ValueError)
 
 
-def test_closed_streams_are_no_error():
-    """A command without stdin, stdout or stderr still exits with its own code."""
-    shell = f"{sys.executable} -m hastore_cli version <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", shell], check=False).returncode == 0
+def test_closed_stdin_and_stderr_are_no_error():
+    """A command without them still exits with its own code."""
+    shell = f"{sys.executable} -m hastore_cli version <&- 2>&-"
+    assert subprocess.run(["sh", "-c", shell], check=False, capture_output=True).returncode == 0
     shell = f"{sys.executable} -m hastore_cli produce t --addr 127.0.0.1:1 <&-"
     done = subprocess.run(["sh", "-c", shell], check=False, capture_output=True)
     assert done.returncode == 2
     assert b"stdin is closed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code"),
+    [
+        ("version", ">&-", 1),
+        ("--help", "<&- >&-", 1),
+        ("scenario list -o json", "1</dev/null", 1),
+        ("check 127.0.0.1:1", ">&-", 3),
+    ],
+)
+def test_data_for_a_closed_stdout_is_an_error(arguments, closed, code):
+    """As of any tool: a script must not take the silence for an empty answer."""
+    shell = f"{sys.executable} -m hastore_cli {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", shell], check=False, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == code
+    assert done.stderr.startswith("error: standard output is closed")
+    assert is_one_line_with_a_next_step(done.stderr)
 
 
 def test_full_disk_on_stdout_is_one_line_with_a_next_step():

@@ -6,6 +6,7 @@ trio raises errors in groups; the first hastore error in a group is reported.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import sys
@@ -114,8 +115,7 @@ def report(error: BaseException) -> int:
             silence_stdout()
             return EXIT_PIPE
         case OSError() as refused:
-            where = f" {refused.filename}" if refused.filename else ""
-            say_error(f"{refused.strerror or refused}{where}", _OS_HINTS.get(refused.errno or 0))
+            _say_refused(refused)
             return EXIT_FAILED
         case SystemExit() as leaving:
             if isinstance(leaving.__context__, BrokenPipeError):  # raised by rich-click
@@ -128,6 +128,27 @@ def report(error: BaseException) -> int:
                 "a bug in hastore: run it again with HASTORE_DEBUG=1 and report the traceback",
             )
             return EXIT_FAILED
+
+
+def _say_refused(refused: OSError) -> None:
+    if refused.errno == errno.EBADF and _is_stdout_closed():
+        silence_stdout()
+        say_error(
+            "standard output is closed: nothing can be printed",
+            "redirect it: > FILE, or > /dev/null",
+        )
+        return
+    where = f" {refused.filename}" if refused.filename else ""
+    say_error(f"{refused.strerror or refused}{where}", _OS_HINTS.get(refused.errno or 0))
+
+
+def _is_stdout_closed() -> bool:
+    """Whether nothing can be written to stdout; ``main`` opens a closed one for reading."""
+    try:
+        mode = fcntl.fcntl(sys.stdout.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
+    except (OSError, ValueError):
+        return True
+    return mode == os.O_RDONLY
 
 
 def _usage_hint(known: click.ClickException) -> str | None:

@@ -24,10 +24,12 @@ from hastore.broker.observe.findings import (
     slaves_wanted,
     warn_lag_s,
 )
+from hastore.errors import HastoreError
 from hastore.quantities import format_size
 from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.error_report import report
 from hastore_cli.app.terminal import one_line
-from hastore_cli.node.options import ask_default_node
+from hastore_cli.node.options import node_asked
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -157,7 +159,7 @@ class UnknownUsageError(click.UsageError):
 
 @final
 class PluginCommand(AskingCommand):
-    """A command whose usage error is Nagios' UNKNOWN: 2 would be CRITICAL."""
+    """A command whose own errors are Nagios' UNKNOWN: 1 would be WARNING, and 2 CRITICAL."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; a usage error has exit code 3."""
@@ -165,6 +167,14 @@ class PluginCommand(AskingCommand):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise UnknownUsageError(error.format_message(), ctx) from error
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run; an unusable configuration, or a closed standard output, has exit code 3."""
+        try:
+            return super().invoke(ctx)
+        except (HastoreError, OSError) as error:
+            report(error)
+            return int(NagiosState.UNKNOWN)
 
 
 @click.command(
@@ -182,7 +192,6 @@ class PluginCommand(AskingCommand):
     required=False,
     metavar="[ADDR]",
     shell_complete=complete_directory,
-    callback=ask_default_node,
 )
 @click.option("--warn-lag", type=SIZE, default="16MiB", show_default=True)
 @click.option("--crit-lag", type=SIZE, default="128MiB", show_default=True)
@@ -201,7 +210,7 @@ class PluginCommand(AskingCommand):
 )
 @click.option("--warn-disk", type=WholeNumber(1, 100), default=80, show_default=True)
 @click.option("--crit-disk", type=WholeNumber(1, 100), default=90, show_default=True)
-def check(addr: str, **options: Any) -> int:
+def check(addr: str | None, **options: Any) -> int:
     """Check a node: one line, performance data, and Nagios' exit codes.
 
     A SYNC_MASTER none of whose slaves acknowledges in time is CRITICAL: its puts are
@@ -226,7 +235,7 @@ def check(addr: str, **options: Any) -> int:
         warn_disk=options["warn_disk"],
         crit_disk=options["crit_disk"],
     )
-    statuses, errors = trio.run(look, [addr])
+    statuses, errors = trio.run(look, [addr or node_asked()])
     if not statuses:
         state = NagiosState.UNKNOWN
         if isinstance(errors[0], NodeDownError):
