@@ -40,6 +40,48 @@ def pair(tmp_path_factory):
         yield master
 
 
+def test_lines_carry_keys_and_properties_of_their_own(pair):
+    """What ``consume -o jsonl`` prints can be sent again; a bad line ends the run, by number."""
+    send = ("produce", "keyed", "--addr", pair.data, "-p", "a=b")
+    lines = b"k1:one\nk2:t:wo\n:three\n"
+    assert hastore_here(*send, "--key-separator", ":", stdin=lines).returncode == 0
+    read = ("--addr", pair.data, "-e")
+    shown = hastore_here("consume", "keyed", *read, "-F", r"%k|%s|%{a}\n").stdout.splitlines()
+    assert sorted(shown) == ["k1|one|b", "k2|t:wo|b", "|three|b"]
+    rows = hastore_here("consume", "keyed", *read, "-o", "jsonl").stdout.encode()
+    done = hastore_here("produce", "copy", "--addr", pair.data, "--jsonl", stdin=rows)
+    assert done.returncode == 0, done.stderr
+    copied = hastore_here("consume", "copy", *read, "-F", r"%k|%s|%{a}\n").stdout.splitlines()
+    assert sorted(copied) == sorted(shown)
+    done = hastore_here(*send, "--key-separator", ":", "-o", "json", stdin=b"k:v\nbad\nk:v\n")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["sent"] == 1
+    assert "stdin, line 2 is not a message" in done.stderr
+    for flags in (("-n", "1", "--jsonl"), ("--jsonl", "--key-separator", ":"), ("-p", "a")):
+        assert hastore_here(*send, *flags, stdin=b"x\n").returncode == 2
+
+
+def test_piped_input_is_never_ignored_silently(pair, tmp_path):
+    """Generated messages are refused; a FILE is sent, with a note."""
+    send = ("produce", "piped", "--addr", pair.data)
+    done = hastore(*send, "-n", "3", stdin=b"hello\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stdin has data" in done.stderr
+    file = tmp_path / "lines"
+    file.write_text("one\n")
+    done = hastore(*send, str(file), stdin=b"hello\n")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1)
+    assert done.stderr.startswith("note: stdin has data, which is not sent")
+
+
+def test_a_size_that_no_message_can_have_is_refused_before_it_is_made(alone):
+    """Terabytes, too: nothing is allocated, and no node is asked."""
+    for size in ("15728641", "4GiB", "1TiB"):
+        done = hastore_here("produce", "t", "-n", "1", "--size", size, "--addr", "127.0.0.1:1")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "a message has at most 15728640 bytes" in done.stderr
+
+
 def test_replicated_message_is_put_ok(pair):
     """One line with status, topic/queue @ offset, id and latency; exit 0, no stderr."""
     done = hastore(

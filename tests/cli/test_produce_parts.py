@@ -1,5 +1,6 @@
 """Parts of `hastore produce`: sources, pacing, latencies and exit codes."""
 
+import json
 import math
 import os
 import signal
@@ -21,6 +22,8 @@ from hastore_cli.produce.run import FEW_MAX, Pacer, ProduceOrder, ProduceRun
 from hastore_cli.produce.source import (
     LINE_SIZE_MAX,
     GeneratedSource,
+    LineFormat,
+    LineReader,
     LineSource,
     batches_channel,
     open_source,
@@ -340,3 +343,77 @@ def test_people_read_put_ok_instead_of_send_ok():
             if count:
                 found[path.relative_to(REPO_ROOT).as_posix()] = count
     assert found == explained
+
+
+# -- what a line says ------------------------------------------------------------------------------
+
+
+def reader(line_format, separator=b""):
+    """What makes messages of lines, each with two properties of its own."""
+    common = {"KEYS": "all", "a": "b"}
+    return LineReader(
+        topic="T", properties=common, name="f", line_format=line_format, separator=separator
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "properties"),
+    [
+        (b"o-17::hello", b"hello", {"KEYS": "o-17", "a": "b"}),
+        (b"o-17::a::b", b"a::b", {"KEYS": "o-17", "a": "b"}),
+        (b"::", b"", {"KEYS": "all", "a": "b"}),
+        ("grüße ☃::\0\xff".encode(), "\0\xff".encode(), {"KEYS": "grüße ☃", "a": "b"}),
+    ],
+)
+def test_a_line_with_keys(line, body, properties):
+    """Up to the first separator; without keys of its own a line has those of all."""
+    message = reader(LineFormat.KEYED, b"::").message(line, 1)
+    assert (message.topic, message.body, message.properties) == ("T", body, properties)
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "properties"),
+    [
+        ({"body": "hello"}, b"hello", {"KEYS": "all", "a": "b"}),
+        ({"body": "", "keys": "x y", "tags": "t"}, b"", {"KEYS": "x y", "TAGS": "t", "a": "b"}),
+        ({"body": "", "properties": {"a": "c", "d": ""}}, b"", {"KEYS": "all", "a": "c", "d": ""}),
+        ({"body_base64": "/wA="}, b"\xff\0", {"KEYS": "all", "a": "b"}),
+        ({"body": "/wA=", "body_encoding": "base64"}, b"\xff\0", {"KEYS": "all", "a": "b"}),
+        ({"body": "x", "queue_id": 7, "topic": "U"}, b"x", {"KEYS": "all", "a": "b"}),
+    ],
+)
+def test_a_line_of_json(line, body, properties):
+    """Keys and properties of its own; the topic and the queue are those of the command."""
+    message = reader(LineFormat.JSON).message(json.dumps(line).encode(), 1)
+    assert (message.topic, message.queue_id) == ("T", 0)
+    assert (message.body, message.properties) == (body, properties)
+
+
+@pytest.mark.parametrize(
+    ("line_format", "line", "why"),
+    [
+        (LineFormat.KEYED, b"o-17:hello", "has no '::' after its keys"),
+        (LineFormat.KEYED, b"\xff::hello", "keys are not UTF-8"),
+        (LineFormat.JSON, b"hello", "is not JSON"),
+        (LineFormat.JSON, b"[1]", "not an object"),
+        (LineFormat.JSON, b'{"bdy": "x"}', "'bdy' is none of body, body_base64, keys"),
+        (LineFormat.JSON, b'{"keys": "x"}', "neither body nor body_base64"),
+        (LineFormat.JSON, b'{"body": 1}', "body is not text"),
+        (LineFormat.JSON, b'{"body": "", "properties": {"a": 1}}', "properties are not"),
+        (LineFormat.JSON, b'{"body_base64": "%"}', "not base64"),
+    ],
+)
+def test_a_line_that_is_no_message_is_named(line_format, line, why):
+    """By the input, the number of the line and the reason."""
+    with pytest.raises(ConfigError, match=why) as refused:
+        reader(line_format, b"::").message(line, 12)
+    assert str(refused.value).startswith("f, line 12 is not a message: ")
+
+
+async def test_generated_bodies_are_made_a_few_megabytes_at_a_time():
+    """256 bodies of 15 MiB would be 4 GiB."""
+    to_send, batches = trio.open_memory_channel(4)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(GeneratedSource(5, 3 << 20).feed, to_send)
+        sizes = [len(batch) async for batch in batches]
+    assert sizes == [1] * 5

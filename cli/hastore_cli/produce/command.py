@@ -18,6 +18,7 @@ from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, c
 
 if TYPE_CHECKING:
     from hastore_cli.produce.run import ProduceOrder, ProduceOutcome
+    from hastore_cli.produce.source import LineFormat
 
 
 def _text_without_separators(
@@ -28,12 +29,38 @@ def _text_without_separators(
     return value
 
 
+def _properties(
+    _ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        if not separator or not name or not value.isprintable():
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE", param=param)
+        found[name] = text
+    return found
+
+
+def _check_body_size(_ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
+    from hastore_cli.produce.source import LINE_SIZE_MAX
+
+    if value is not None and value > LINE_SIZE_MAX:
+        raise click.BadParameter(
+            f"a message has at most {LINE_SIZE_MAX} bytes (15MiB), and a broker takes 4MiB"
+            " (message_max)",
+            param=param,
+        )
+    return value
+
+
 @click.command(
     cls=AskingCommand,
     examples=(
         "echo hello | hastore produce orders",
         "hastore produce orders lines.txt --tag paid",
         "hastore produce orders -k o-17 -q 2 <<< hi",
+        "hastore produce orders keyed.txt --key-separator :   # o-17:hello",
+        "hastore consume orders -e -o jsonl | hastore produce copy --jsonl",
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
         "hastore produce orders --addr D1 -o json < lines.txt   # D1: a node's data",
         "hastore produce orders --addr n1:10911,n2:10911   # their master",
@@ -61,6 +88,27 @@ def _text_without_separators(
 @topic_is_an_argument
 @click.option("--tag", callback=_text_without_separators, help="TAGS property.")
 @click.option(
+    "-p",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_properties,
+    help="A property of each message; may be repeated.",
+)
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    callback=_text_without_separators,
+    help="Each line begins with its keys (KEYS), up to TEXT.",
+)
+@click.option(
+    "--jsonl",
+    is_flag=True,
+    help="Each line is an object with body (or body_base64), keys, tags and properties; other"
+    " fields that `consume -o jsonl` prints are not used.",
+)
+@click.option(
     "-q", "--queue", type=WholeNumber(min=0), help="Queue number. [default: each in turn]"
 )
 @click.option(
@@ -71,7 +119,11 @@ def _text_without_separators(
     help="Without FILE: generate N messages. With FILE or -: send only the first N lines.",
 )
 @click.option(
-    "--size", type=SIZE, metavar="B", help="Body size of generated messages. [default: 1KiB]"
+    "--size",
+    type=SIZE,
+    metavar="B",
+    callback=_check_body_size,
+    help="Body size of generated messages. [default: 1KiB]",
 )
 @click.option(
     "--rate",
@@ -97,6 +149,9 @@ def produce(
     at_least_once: bool,
     key: str | None,
     tag: str | None,
+    properties: dict[str, str],
+    key_separator: str | None,
+    jsonl: bool,
     queue: int | None,
     count: int | None,
     size: int | None,
@@ -116,11 +171,22 @@ def produce(
     from hastore_cli.app.terminal import say
     from hastore_cli.node.options import addresses_of
     from hastore_cli.produce.run import ProduceOrder
-    from hastore_cli.produce.source import open_source
+    from hastore_cli.produce.source import LineFormat, has_unread_stdin, open_source
 
     if file is not None and size is not None:
         raise click.UsageError("--size is for generated messages; leave FILE out")
+    line_format = _line_format(key, key_separator, jsonl=jsonl)
     reads_stdin = file == "-" or (file is None and count is None and size is None)
+    is_generated = file is None and not reads_stdin
+    if is_generated and line_format is not LineFormat.TEXT:
+        raise click.UsageError("generated messages have no lines: name a FILE, or - for stdin")
+    if is_generated and has_unread_stdin():
+        raise click.UsageError(
+            "stdin has data, and -n or --size without FILE generates messages: name - to send the"
+            " lines of stdin, or redirect it: < /dev/null"
+        )
+    if file not in {None, "-"} and has_unread_stdin():
+        say(f"note: stdin has data, which is not sent: the messages are the lines of {file}")
     if reads_stdin and sys.stdin is None:
         raise click.UsageError("stdin is closed: name a FILE, or use -n N")
     reads_terminal = reads_stdin and sys.stdin.isatty()
@@ -130,6 +196,9 @@ def produce(
         source=open_source(file, count=count, size=size),
         key=key,
         tag=tag,
+        own_properties=properties,
+        line_format=line_format,
+        key_separator=key_separator or "",
         queue_id=queue,
         rate=rate,
         wait=not no_wait,
@@ -143,6 +212,18 @@ def produce(
     if history is None:
         return _run(order, addr, as_json=as_json, lenient=lenient)
     return _run_with_history(order, addr, history, as_json=as_json, lenient=lenient)
+
+
+def _line_format(key: str | None, separator: str | None, *, jsonl: bool) -> LineFormat:
+    from hastore_cli.produce.source import LineFormat
+
+    if jsonl and separator is not None:
+        raise click.UsageError("--jsonl has keys in each object; leave --key-separator out")
+    if key is not None and separator is not None:
+        raise click.UsageError("each line has its own keys (--key-separator); leave -k out")
+    if jsonl:
+        return LineFormat.JSON
+    return LineFormat.TEXT if separator is None else LineFormat.KEYED
 
 
 def _run_with_history(

@@ -21,24 +21,31 @@ from hastore.client.master_link import FAILOVER_TIMEOUT_S
 from hastore.client.producer import Producer
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S
 from hastore.client.send_result import PendingSend
-from hastore.errors import HastoreError
+from hastore.errors import ConfigError, HastoreError
 from hastore.message import (
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_WAIT_STORE_MSG_OK,
-    Message,
 )
 from hastore_cli.acl.access_key import access_key
 from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.app.interrupts import interruptible
-from hastore_cli.produce.source import MessageSource, batches_channel, chunks, read_ahead
+from hastore_cli.produce.source import (
+    LineFormat,
+    LineReader,
+    MessageSource,
+    batches_channel,
+    chunks,
+    read_ahead,
+)
 from hastore_cli.produce.tally import SendTally
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from hastore.client.master_link import Failover
+    from hastore.message import Message
     from hastore_cli.produce.history import ProduceHistory
 
 _AHEAD_S: Final = 0.01
@@ -58,6 +65,9 @@ class ProduceOrder:
     source: MessageSource
     key: str | None = None
     tag: str | None = None
+    own_properties: Mapping[str, str] = attrs.field(factory=dict)
+    line_format: LineFormat = LineFormat.TEXT
+    key_separator: str = ""  # KEYED: what follows the keys of a line
     queue_id: int | None = None
     rate: float | None = None
     wait: bool = True
@@ -68,7 +78,7 @@ class ProduceOrder:
 
     def properties(self) -> dict[str, str]:
         """Return the properties of all messages."""
-        found = {}
+        found = dict(self.own_properties)
         if self.key is not None:
             found[PROPERTY_KEYS] = self.key
         if self.tag is not None:
@@ -76,6 +86,16 @@ class ProduceOrder:
         if not self.wait:
             found[PROPERTY_WAIT_STORE_MSG_OK] = "false"
         return found
+
+    def reader(self) -> LineReader:
+        """Return what makes messages of the source's lines."""
+        return LineReader(
+            topic=self.topic,
+            properties=self.properties(),
+            name=self.source.name,
+            line_format=self.line_format,
+            separator=self.key_separator.encode(),
+        )
 
 
 @final
@@ -107,6 +127,12 @@ class ProduceRun:
     on_failover: Callable[[Failover], None] = lambda _failover: None
     # Sent, and to be listed after all others: a signal came before the channel took them.
     _left: list[PendingSend] = attrs.field(factory=list, init=False)
+    _line_number: int = attrs.field(default=0, init=False)
+    _reader: LineReader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Take the order's format of lines."""
+        self._reader = self.order.reader()
 
     async def run(self) -> ProduceOutcome:
         """Connect, send everything, wait for the answers.  Raises UnreachableError."""
@@ -206,8 +232,7 @@ class ProduceRun:
     ) -> None:
         """Send messages that may leave now, as batches."""
         order, tally = self.order, outcome.tally
-        properties = order.properties()
-        messages = [Message(order.topic, body, properties=properties) for body in bodies]
+        messages, fault = self._messages(bodies)
         while messages:
             sent = await producer.submit_many(messages, queue_id=order.queue_id)
             to_be_listed = []
@@ -227,6 +252,19 @@ class ProduceRun:
                 self._left = to_be_listed[listed_count:]
                 raise
             messages = messages[len(sent) :]
+        if fault is not None:
+            raise fault
+
+    def _messages(self, lines: list[bytes]) -> tuple[list[Message], ConfigError | None]:
+        """Return the messages of lines, and why the next line is not one."""
+        messages: list[Message] = []
+        for line in lines:
+            self._line_number += 1
+            try:
+                messages.append(self._reader.message(line, self._line_number))
+            except ConfigError as fault:
+                return messages, fault
+        return messages, None
 
     async def _list(
         self, listed: trio.MemoryReceiveChannel[PendingSend], outcome: ProduceOutcome

@@ -228,10 +228,8 @@ def _row(number: int, place: str, fields: dict[str, Any]) -> ImportRow:
     is_half = sys_flag & TRANSACTION_TYPE_MASK not in {0, TRANSACTION_COMMIT_TYPE}
     message = None
     if topic not in BROKER_TOPICS and not is_half:
-        message = Message(
-            topic,
-            _body(fields),
-            properties=_properties(fields),
+        message = attrs.evolve(
+            sent_message(topic, fields),
             queue_id=queue_id or 0,
             flag=_number(fields, "flag") or 0,
             sys_flag=sys_flag & PRODUCER_FLAGS,
@@ -239,6 +237,11 @@ def _row(number: int, place: str, fields: dict[str, Any]) -> ImportRow:
             born_timestamp_ms=_number(fields, "born_timestamp_ms"),
         )
     return ImportRow(number=number, place=place, topic=topic, queue_id=queue_id, message=message)
+
+
+def sent_message(topic: str, fields: dict[str, Any]) -> Message:
+    """Return what a producer gives: topic, body and properties.  Raises ConfigError."""
+    return Message(topic, _body(fields), properties=_properties(fields))
 
 
 def _number(fields: dict[str, Any], name: str) -> int | None:
