@@ -472,3 +472,22 @@ def test_watched_table_keeps_its_columns(tmp_path):
     (head,) = heads
     assert {"state", "acknowledged", "lag", "msg/s"} < set(cells(head))
     assert max(map(len, heads)) <= 80
+
+
+def test_nodes_with_the_default_name_are_told_apart_by_id_or_address():
+    """All of them are called hastore-a; names that somebody has given stay."""
+    link = attrs.evolve(SLAVE.master_link, local_address=MASTER.slaves[0].address)
+    slave = attrs.evolve(SLAVE, name="hastore-a", address="127.0.0.1:10921", master_link=link)
+    unnamed = attrs.evolve(MASTER, name="hastore-a", address="127.0.0.1:10911")
+    (shown, _) = merge([unnamed, slave])
+    text = text_of(shown)
+    assert "hastore-a" not in text
+    assert text.startswith("127.0.0.1:10911 ")
+    assert "\n127.0.0.1:10921 " in text
+    in_group = attrs.evolve(unnamed, node_id=1, replica_group="g1")
+    rows = (attrs.evolve(MASTER.slaves[0], node_id=2),)
+    text = text_of(attrs.evolve(in_group, slaves=rows))
+    assert text.startswith("node 1 ")
+    assert "\nnode 1 " in text
+    assert "\nnode 2 " in text
+    assert text_of(attrs.evolve(in_group, name="paris")).startswith("paris ")

@@ -31,6 +31,7 @@ from rich.text import Text
 
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.concurrency.latency_histogram import LatencyHistogram
+from hastore.config import NodeConfig
 from hastore.quantities import format_count, format_duration, format_exact_size, format_size
 from hastore.store.disk_usage import disk_name
 from hastore_cli.app.terminal import one_line, packed, wrap
@@ -63,6 +64,7 @@ _TROUBLES: Final = {
     "tls": Level.WARNING,
     "time": Level.WARNING,
 }
+_DEFAULT_NAME: Final = str(attrs.fields(NodeConfig).name.default)
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _LABELLED: Final = 9  # where the text after "why" and "next" begins
@@ -127,7 +129,7 @@ class StatusTable:
                 style="" if number and caught_up == number else "yellow",
             )
         parts = [
-            Text(status.name, style="bold"),
+            Text(node_title(status), style="bold"),
             Text(_role(status)),
             Text(status.flush_disk_type),
             Text(f"up {format_duration(status.uptime_s)}"),
@@ -167,7 +169,7 @@ class StatusTable:
             return self._own_link(status, link)
         rate = status.written_bytes_per_s if written_bytes_per_s is None else written_bytes_per_s
         own = (
-            status.name,
+            node_title(status),
             "master",
             status.address or NOTHING,
             status.state,
@@ -191,7 +193,7 @@ class StatusTable:
     def _slave(self, slave: SlaveRow, role: str) -> Row:
         lag_time = _lag_time(slave.lag_s, "> " if slave.lag_s_is_least else "")
         return (
-            NOTHING if slave.name is None else slave.name,
+            slave.name or (NOTHING if slave.node_id is None else f"node {slave.node_id}"),
             role,
             slave.address,
             slave.state,
@@ -215,7 +217,7 @@ class StatusTable:
         about = "~" if link.lag_is_estimate else ""
         age = link.last_read_age_s
         own = (
-            status.name,
+            node_title(status),
             "slave",
             status.address or NOTHING,
             status.state,
@@ -443,6 +445,15 @@ def _role(status: NodeStatus) -> str:
     return f"{status.role}, {acks}" + (f" ({level})" if level else "")
 
 
+def node_title(status: NodeStatus) -> str:
+    """Return a node's name; its id or address where that is the default, which all may have."""
+    if status.name != _DEFAULT_NAME:
+        return status.name
+    if status.node_id is not None:
+        return f"node {status.node_id}"
+    return status.address or status.name
+
+
 def _refused(refusal: RefusalRow) -> str:
     return f"refused {refusal.address} {format_duration(refusal.age_s)} ago"
 
@@ -495,7 +506,7 @@ def _known(row: SlaveRow, slave: NodeStatus | None) -> SlaveRow:
         return row
     return attrs.evolve(
         row,
-        name=slave.name,
+        name=node_title(slave),
         written_offset=slave.max_offset,
         flushed_offset=slave.flushed_offset,
         ack_level=slave.ack_level,
