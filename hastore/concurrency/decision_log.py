@@ -63,7 +63,10 @@ _NOT_KEPT: Final = frozenset(
 @final
 @attrs.define(eq=False, kw_only=True)
 class Decision:
-    """One decision, or several of one status and cause.  Times are trio's."""
+    """One decision, or several of one status and cause.  Times are trio's.
+
+    ``count``: messages; in the sample of acknowledged puts a batch is one.
+    """
 
     status: PutMessageStatus
     first_time: float
@@ -83,21 +86,27 @@ class Decision:
 @final
 @attrs.frozen(kw_only=True)
 class OwnFailure:
-    """The last put that failed through this node, and how many did without a success between."""
+    """The last put that failed through this node, and how many did without a success between.
+
+    A batch is one put.
+    """
 
     status: PutMessageStatus
     reason: str | None
     time: float  # trio's
     count: int
-    taken_before: int  # puts of this master that its disk had taken then
+    taken_before: int  # messages of this master that its disk had taken then
 
 
 @final
 @attrs.define(eq=False)
 class DecisionLog:
-    """The rings of one master, and the number of puts by status."""
+    """The rings of one master, and the numbers of messages and of batches by status."""
 
     counts: dict[PutMessageStatus, int] = attrs.field(
+        factory=lambda: dict.fromkeys(PutMessageStatus, 0)
+    )
+    batch_counts: dict[PutMessageStatus, int] = attrs.field(
         factory=lambda: dict.fromkeys(PutMessageStatus, 0)
     )
     # Returns the context of a new entry, given its status and ``first_offset``.
@@ -136,13 +145,13 @@ class DecisionLog:
                 self._add(request)
                 return
             last.last_time = now
-        last.count += 1
+        last.count += request.message_count
         last.last_result = appended
         self._last = last
 
     @property
     def taken(self) -> int:
-        """How many puts this master's disk has taken as it should."""
+        """How many messages this master's disk has taken as it should."""
         return sum(self.counts[status] for status in _TAKEN)
 
     def _record_own(self, request: GroupCommitRequest) -> None:
@@ -171,7 +180,7 @@ class DecisionLog:
             status=status,
             first_time=now,
             last_time=now,
-            count=1,
+            count=request.message_count,
             topic=request.topic[:_TOPIC_MAX],
             queue_id=request.queue_id,
             first_offset=next_offset,

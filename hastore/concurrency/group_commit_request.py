@@ -46,7 +46,9 @@ class Part:
 class DecisionKeeper(Protocol):
     """Counts decided requests and records those that failed: a DecisionLog."""
 
-    counts: dict[PutMessageStatus, int]  # of all decided requests; PUT_OK is only counted
+    # Messages of all decided requests, and requests of several messages; PUT_OK is only counted.
+    counts: dict[PutMessageStatus, int]
+    batch_counts: dict[PutMessageStatus, int]
     lease: Lease | None  # without it nothing is PUT_OK; None: none is needed
 
     def record(self, request: GroupCommitRequest) -> None:
@@ -70,6 +72,7 @@ class GroupCommitRequest:
         "append_result",
         "interrupt",
         "log",
+        "message_count",
         "on_done",
         "queue_id",
         "reason",
@@ -78,9 +81,16 @@ class GroupCommitRequest:
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: int, log: DecisionKeeper | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        log: DecisionKeeper | None = None,
+        message_count: int = 1,
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.message_count = message_count
         self.log = log
         self.append_result: AppendMessageResult | None = None
         self.status: PutMessageStatus | None = None
@@ -129,7 +139,9 @@ class GroupCommitRequest:
         self.status = status
         self.reason = reason
         if log is not None:
-            log.counts[status] += 1
+            log.counts[status] += self.message_count
+            if self.message_count > 1:
+                log.batch_counts[status] += 1
             if status is not _PUT_OK:
                 log.record(self)
         if self.on_done is not None:

@@ -61,6 +61,23 @@ def test_lines_carry_keys_and_properties_of_their_own(pair):
         assert hastore_here(*send, *flags, stdin=b"x\n").returncode == 2
 
 
+def test_the_node_counts_messages_and_batches(pair):
+    """As many messages as were sent, however many requests they came in."""
+    before = status_of(pair.data)
+    done = hastore_here("produce", "counted", "--addr", pair.data, stdin=b"x\n" * 300)
+    assert done.returncode == 0
+    after = status_of(pair.data)
+    messages, batches = (
+        after[counts]["PUT_OK"] - before[counts]["PUT_OK"]
+        for counts in ("put_counts", "put_batch_counts")
+    )
+    assert messages == 300
+    assert 1 <= batches < 300
+    shown = hastore_here("status", pair.data).stdout
+    assert f"PUT_OK {after['put_counts']['PUT_OK']} (" in shown
+    assert " batches)" in shown
+
+
 def test_piped_input_is_never_ignored_silently(pair, tmp_path):
     """Generated messages are refused; a FILE is sent, with a note."""
     send = ("produce", "piped", "--addr", pair.data)

@@ -33,6 +33,17 @@ async def test_ok_put_is_counted_but_not_kept():
     assert not log.weak
 
 
+async def test_messages_are_counted_and_batches_beside_them():
+    """A batch is as many messages as it has; one message alone is no batch."""
+    log = DecisionLog()
+    for count in (1, 32, 7):
+        GroupCommitRequest("orders", 0, log, count).decide(PutMessageStatus.PUT_OK)
+        GroupCommitRequest("orders", 0, log, count).decide(NOT_AVAILABLE, "no slave")
+    for status in (PutMessageStatus.PUT_OK, NOT_AVAILABLE):
+        assert (log.counts[status], log.batch_counts[status]) == (40, 2)
+    assert [entry.count for entry in log.weak] == [40]
+
+
 async def test_decisions_with_one_cause_share_an_entry(autojump_clock):
     """It holds their count, the first and last time, and the slaves as described once."""
     described = []

@@ -272,12 +272,14 @@ class StatusTable:
         if status.node_id is not None:
             lines += self._packed([Text(fact) for fact in self._group_facts(status)], " ")
             lines += self._group_lines(status)
-        puts = [
-            f"{name} {self._number(count)}" for name, count in status.put_counts.items() if count
-        ]
+        puts = []
+        for name, count in status.put_counts.items():
+            batches = status.put_batch_counts.get(name)
+            in_batches = f" ({self._number(batches)} batches)" if batches else ""
+            puts += [f"{name} {self._number(count)}{in_batches}"] if count else []
         if puts:
             waiting = status.waiting_for_slave
-            parts = ["puts since the start:", *puts]
+            parts = ["messages since the start:", *puts]
             if waiting:
                 parts.append(f"{self._number(waiting)} wait for a slave")
             lines += self._packed([Text(part) for part in parts], " ")

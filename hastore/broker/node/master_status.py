@@ -58,6 +58,7 @@ def master_status(
         refused=tuple(_refusal_rows(ha_service, observers, now, status.wall_time_ms)),
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
         put_counts={each.value: count for each, count in puts.decisions.counts.items()},
+        put_batch_counts={each.value: count for each, count in puts.decisions.batch_counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
         acks_needed=int(role is BrokerRole.SYNC_MASTER),
         slave_lag_max=ha_service.config.ha_slave_fallbehind_max,

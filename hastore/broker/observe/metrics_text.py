@@ -2,7 +2,7 @@
 
 ::
 
-    # HELP hastore_put_total Puts since the start, by status.
+    # HELP hastore_put_total Messages put since the start, by status.
     # TYPE hastore_put_total counter
     hastore_put_total{status="PUT_OK"} 12345.0
 
@@ -150,7 +150,9 @@ _OF_DIRECTORY: Final[Sequence[tuple[str, str, Callable[[DiskRow], Number]]]] = (
 
 def _master(status: NodeStatus) -> Iterator[Metric]:
     puts = [({"status": name}, count) for name, count in status.put_counts.items()]
-    yield _metric("hastore_put_total", "Puts since the start, by status.", puts)
+    yield _metric("hastore_put_total", "Messages put since the start, by status.", puts)
+    batches = [({"status": name}, count) for name, count in status.put_batch_counts.items()]
+    yield _metric("hastore_put_batch_total", "Batches among them, by status.", batches)
     is_refusing = int(bool(faults(status, "puts")))
     has_slave = int(status.slave_unavailable_because is None)
     for name, text, value in (

@@ -219,7 +219,9 @@ class NodeStatus:
     refused: tuple[RefusalRow, ...] = ()
     slave_unavailable_because: str | None = None
     master_link: MasterLink | None = None
+    # Messages by status, and how many batches these came in; one message alone is no batch.
     put_counts: dict[str, int] = attrs.field(factory=dict)
+    put_batch_counts: dict[str, int] = attrs.field(factory=dict)
     waiting_for_slave: int = 0
     dispatch_behind_bytes: int = 0  # confirmed, and not yet readable by consumers
     dispatch_fault: str | None = None  # why the dispatch has stopped

@@ -157,7 +157,9 @@ class PutMessage:
     def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
         """Append messages of one topic and queue, all or none, as consecutive records."""
         first = messages[0] if messages else Message("", b"")
-        request = GroupCommitRequest(first.topic, first.queue_id, self.decisions)
+        request = GroupCommitRequest(
+            first.topic, first.queue_id, self.decisions, max(len(messages), 1)
+        )
         fault = _batch_fault(messages)
         if fault is not None:
             request.decide(PutMessageStatus.MESSAGE_ILLEGAL, fault)
