@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hastore.testing.etcd_binary import etcd_binary
+from hastore_scenarios.demo import second_act
 from hastore_scenarios.demo.command import main
 
 HAS_ETCD = etcd_binary() is not None
@@ -121,6 +122,12 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     page = (kept / "report.html").read_text()
     for words in ("SYNC_MASTER", "killed", "frozen", "FLUSH_SLAVE_TIMEOUT 3", "make demo", "D3"):
         assert words in page
+    if HAS_ETCD:  # its chart, with its nodes, and its figures
+        act = page.partition(second_act.TITLE)[2]
+        assert "of 12000 acknowledged are gone, in each node" in act
+        assert "12000 PUT_OK" in act
+        for words in ("n1", "n2", "n3", "killed (SIGKILL)", "elected master", "<svg"):
+            assert words in act
     assert not left_behind(tmp_path)
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.observe.node_status import NodeStatus
     from hastore_scenarios.judge.checker import Verdict
+    from hastore_scenarios.judge.result import Act
     from hastore_scenarios.worlds.process.node_process import NodeProcess
 
 TOPIC: Final = "Demo"
@@ -421,10 +422,11 @@ async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spa
     stage = DemoStage(place.directory, console)
     began_s = trio.current_time()
     verdict: Verdict | None = None
+    acts: list[Act] = []
     async with _processes_ended(stage):
         try:
             verdict = await run_story(stage, given, spark=spark)
-            await second_act(stage)
+            acts += await second_act(stage)
         except (DemoFailed, ScenarioFailed, trio.TooSlowError) as error:
             stage.expect(False, str(error) or "a step took too long", "the demo ends here")
     stage.step("The whole story")
@@ -435,6 +437,7 @@ async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spa
         stage.history,
         place,
         verdict=verdict,
+        acts=acts,
         failures=stage.failures,
         outputs={each.stem: tail(each) for each in sorted(place.directory.glob("D?.log"))},
         duration_s=took_s,

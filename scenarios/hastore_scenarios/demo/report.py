@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.demo.place import DemoPlace
     from hastore_scenarios.judge.checker import Verdict
+    from hastore_scenarios.judge.result import Act
 
 NAME: Final = "demo"
 _TITLE: Final = "a master, a slave, and faults"
@@ -65,6 +66,7 @@ def write_report(
     place: DemoPlace,
     *,
     verdict: Verdict | None,
+    acts: Iterable[Act],
     failures: list[str],
     outputs: dict[str, str],
     duration_s: float,
@@ -84,6 +86,7 @@ def write_report(
         directory=str(place.directory),
         outputs=outputs if failures else {},
         history=history,
+        later_acts=tuple(acts),
     )
     return write_run(result, place.folder, keeps_world=place.keeps, again=again)
 

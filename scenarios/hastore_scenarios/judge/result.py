@@ -20,6 +20,34 @@ SCHEMA: Final = "hastore.scenario/1"
 
 
 @attrs.frozen(kw_only=True)
+class Act:
+    """A later part of a run, on nodes of its own; ``history`` counts from the act's beginning.
+
+    ``gone`` of ``acknowledged`` messages are missing in at least one of the logs at the end.
+    """
+
+    title: str
+    history: History
+    acknowledged: int
+    gone: int
+
+    @property
+    def loss(self) -> tuple[str, str]:
+        """How many acknowledged messages are gone, and a sentence about them."""
+        return f"{self.gone}", f"of {self.acknowledged} acknowledged are gone, in each node's log"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "title": self.title,
+            "put_counts": self.history.put_counts,
+            "outages": [outage.to_dict() for outage in find_outages(self.history)],
+            "acknowledged": self.acknowledged,
+            "gone": self.gone,
+        }
+
+
+@attrs.frozen(kw_only=True)
 class ScenarioResult:
     """The result of one run.
 
@@ -45,6 +73,7 @@ class ScenarioResult:
     # Spark's result from the same history and logs, if asked for (``hastore_cli``).
     spark: dict[str, Any] | None = None
     history: History | None = attrs.field(default=None, repr=False, eq=False)
+    later_acts: tuple[Act, ...] = attrs.field(default=(), repr=False, eq=False)  # of the demo
 
     def with_directory_removed(self) -> ScenarioResult:
         """Return the result without its directory."""
@@ -100,6 +129,11 @@ class ScenarioResult:
             "directory": self.directory,
             "outputs": self.outputs,
             "spark": self.spark,
+            **(
+                {"later_acts": [act.to_dict() for act in self.later_acts]}
+                if self.later_acts
+                else {}
+            ),
         }
 
 

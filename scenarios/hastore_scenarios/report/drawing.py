@@ -84,8 +84,13 @@ STYLE: Final = """
 """
 
 
-def draw(picture: Picture, outages: Sequence[Outage], description: str) -> str:
-    """Return the ``<svg>``; ``description`` is its text for screen readers."""
+def draw(
+    picture: Picture, outages: Sequence[Outage], description: str, *, name: str = "run"
+) -> str:
+    """Return the ``<svg>``; ``description`` is its text for screen readers.
+
+    ``name`` is what its ids begin with, which differ where a page has several.
+    """
     rows: list[str] = []
     y = _TOP
     for lane in picture.lanes:
@@ -107,8 +112,9 @@ def draw(picture: Picture, outages: Sequence[Outage], description: str) -> str:
     )
     return (
         f'<svg class="run" role="img" viewBox="0 0 {WIDTH} {bottom + 22}"'
-        ' aria-labelledby="run-title run-text">'
-        f'<title id="run-title">Timeline</title><desc id="run-text">{_safe(description)}</desc>'
+        f' aria-labelledby="{name}-title {name}-text">'
+        f'<title id="{name}-title">Timeline</title>'
+        f'<desc id="{name}-text">{_safe(description)}</desc>'
         f"<style>{STYLE}</style>{_ICE}{body}</svg>"
     )
 

@@ -17,7 +17,7 @@ from hastore_scenarios.report.lanes import Picture
 
 if TYPE_CHECKING:
     from hastore_scenarios.judge.history import History, Operation
-    from hastore_scenarios.judge.result import ScenarioResult
+    from hastore_scenarios.judge.result import Act, ScenarioResult
 
 _TEMPLATES: Final = templates("hastore_scenarios.report")
 
@@ -34,8 +34,7 @@ def render_page(result: ScenarioResult, *, again: str | None = None) -> str:
     loss = None if result.verdict is None else result.verdict.loss
     puts = puts_text(result.put_counts)
     picture = Picture.of(history)
-    nodes = ", ".join(lane.name for lane in picture.lanes if not lane.is_link)
-    description = f"{picture.end_s:.3f} seconds of nodes {nodes}; {puts}; RTO {rto} {rto_more}"
+    description = _description(picture, puts, rto, rto_more)
     return _TEMPLATES.get_template("run.html.jinja").render(
         result=result,
         held=held_text(result),
@@ -46,8 +45,34 @@ def render_page(result: ScenarioResult, *, again: str | None = None) -> str:
         puts_text=puts,
         drawing=draw(picture, outages, description),
         puts=_puts(history),
+        acts=[_act(act, f"act-{number}") for number, act in enumerate(result.later_acts, 2)],
         again=again or _command(result),
     )
+
+
+def _description(picture: Picture, puts: str, rto: str, rto_more: str) -> str:
+    nodes = ", ".join(lane.name for lane in picture.lanes if not lane.is_link)
+    return f"{picture.end_s:.3f} seconds of nodes {nodes}; {puts}; RTO {rto} {rto_more}"
+
+
+def _act(act: Act, name: str) -> dict[str, Any]:
+    """Return the figures and the drawing of a later act; ``name`` is unique in the page."""
+    outages = find_outages(act.history)
+    rto = rto_text(outages, None)
+    picture = Picture.of(act.history)
+    puts = puts_text(act.history.put_counts)
+    return {
+        "title": act.title,
+        "name": name,
+        "rto": rto,
+        "outages": outages,
+        "loss": act.loss,
+        "gone": act.gone,
+        "count": len(act.history.operations),
+        "puts_text": puts,
+        "drawing": draw(picture, outages, _description(picture, puts, *rto), name=name),
+        "puts": _puts(act.history),
+    }
 
 
 def _puts(history: History) -> list[dict[str, Any]]:
