@@ -51,7 +51,10 @@ def new_york_time(monkeypatch):
 
 @pytest.mark.usefixtures("spark", "new_york_time")
 def test_time_options_have_the_format_of_other_commands(run, tmp_path):
-    """A time without a zone is local, as for ``log find``, or an age; both ends are inclusive."""
+    """A time without a zone is local, as for ``log find``, or an age; the end is left out.
+
+    The options of 0.1.0, whose end is included, go on working, with a note.
+    """
     log = LogBuilder()
     for minute in range(10):
         log.add(b"", store_timestamp_ms=FIRST_MS + minute * 60_000)
@@ -60,11 +63,18 @@ def test_time_options_have_the_format_of_other_commands(run, tmp_path):
     def text(minute):
         return str(dt.datetime.fromtimestamp(FIRST_MS / 1000 + minute * 60))  # noqa: DTZ006 - local
 
-    code, _, err = run("export", store, "--to", path, "--start", text(3), "--end", text(5))
+    window = f"{text(3)}..{text(5)}"
+    code, _, err = run("export", store, "--to", path, "--time", window)
     assert (code, err) == (0, "")
-    assert len(path.read_text().splitlines()) == 3
+    assert len(path.read_text().splitlines()) == 2
+    old = tmp_path / "old.jsonl"
+    code, _, err = run("export", store, "--to", old, "--start", text(3), "--end", text(5))
+    assert (code, err.count("note: --start and --end end with the next release")) == (0, 1)
+    assert len(old.read_text().splitlines()) == 3
+    code, _, err = run("export", store, "--to", old, "--start", text(3), "--time", window)
+    assert (code, "leave --start and --end out" in err) == (2, True)
     late = tmp_path / "late.jsonl"
-    assert run("export", store, "--to", late, "--start", "15min")[0] == 0
+    assert run("export", store, "--to", late, "--time", "15min..")[0] == 0
     assert late.read_text() == ""
 
 

@@ -11,9 +11,8 @@ from click.globals import get_current_context
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
-from hastore_cli.app.output import wall_clock_ms
-from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
-from hastore_cli.log.options import DIR, TIME_HELP
+from hastore_cli.app.times import ALWAYS, TimeWindow
+from hastore_cli.log.options import DIR, TIME_HELP, WINDOW
 from hastore_cli.messages.printer import (
     FORMAT_HELP,
     MessagePrinter,
@@ -39,7 +38,6 @@ def _parse_id(text: str) -> MessageId:
 
 
 _ID: Final = ParsedType("ID", _parse_id, ())
-_WINDOW: Final = ParsedType("T1..T2", lambda text: parse_window(text, wall_clock_ms()), ())
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +75,7 @@ class _Wanted:
 @click.option(
     "--time",
     "window",
-    type=_WINDOW,
+    type=WINDOW,
     metavar="T1..T2",
     help="Messages stored from T1 to before T2.",
 )

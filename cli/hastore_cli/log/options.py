@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore_cli.app.output import wall_clock_ms
-from hastore_cli.app.times import parse_time_ms
+from hastore_cli.app.times import parse_time_ms, parse_window
 from hastore_cli.settings.param_types import ParsedType, WholeNumber
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DIR: Final = click.Path(exists=True, file_okay=False)
 DIR_HELP: Final = "DIR is a store's directory, or the commitlog directory in it."
 TIME: Final = ParsedType("TIME", lambda text: parse_time_ms(text, wall_clock_ms()), ())
+WINDOW: Final = ParsedType("T1..T2", lambda text: parse_window(text, wall_clock_ms()), ())
 TIME_HELP: Final = (
     "Times: 2026-11-21T08:12:22Z, '2026-11-21 08:12' (local), 15min (ago), now, or milliseconds"
     " since 1970."

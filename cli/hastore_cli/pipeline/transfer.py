@@ -13,7 +13,8 @@ from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.progress_bar import ReadingBar
-from hastore_cli.log.options import TIME, TIME_HELP, unconfirmed_option
+from hastore_cli.app.terminal import say
+from hastore_cli.log.options import TIME, TIME_HELP, WINDOW, unconfirmed_option
 from hastore_cli.messages.printer import raw_option
 from hastore_cli.node.options import address_of
 from hastore_cli.pipeline.run import (
@@ -30,6 +31,7 @@ from hastore_cli.settings.param_types import WholeNumber, complete_directory
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobResult
     from hastore.pipeline.spark.session import SparkSession
+    from hastore_cli.app.times import TimeWindow
     from hastore_cli.pipeline.run import RunJob
 
 _HOUR_MS: Final = 3_600_000
@@ -153,7 +155,7 @@ def restore(
     cls=ExampleCommand,
     examples=(
         "hastore pipeline run export D1 --to orders.jsonl --topic orders",
-        "hastore pipeline run export D1 --to day.csv --start 2026-11-21 --end now",
+        "hastore pipeline run export D1 --to day.csv --time 2026-11-21..2026-11-22",
         "hastore pipeline run export '/data/*' --to all --format parquet   # a folder",
     ),
     epilog=f"DIR is a store's directory, or a glob of them. {TIME_HELP}",
@@ -173,10 +175,17 @@ def restore(
     help="The format, if PATH does not name it.",
 )
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
-@click.option("--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
+@click.option("-q", "--queue", type=WholeNumber(0), metavar="N", help="Only this queue.")
 @click.option("--tag", metavar="TAG", help="Only this tag.")
-@click.option("--start", type=TIME, metavar="TIME", help="Only messages stored then or later.")
-@click.option("--end", type=TIME, metavar="TIME", help="Only messages stored then or earlier.")
+@click.option(
+    "--time",
+    "window",
+    type=WINDOW,
+    metavar="T1..T2",
+    help="Only messages stored from T1 to before T2, as of `hastore get`.",
+)
+@click.option("--start", type=TIME, hidden=True)  # of 0.1.0, as is --end, which is included
+@click.option("--end", type=TIME, hidden=True)
 @click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this offset on.")
 @click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this offset.")
 @unconfirmed_option
@@ -190,6 +199,7 @@ def export(
     topic: str | None,
     queue: int | None,
     tag: str | None,
+    window: TimeWindow | None,
     start: int | None,
     end: int | None,
     from_offset: int | None,
@@ -199,6 +209,16 @@ def export(
     run_job: RunJob,
 ) -> None:
     """Write messages as JSON lines, CSV or Parquet."""
+    if start is not None or end is not None:
+        if window is not None:
+            raise click.UsageError("--time has both ends: leave --start and --end out")
+        say(
+            "note: --start and --end end with the next release: use --time T1..T2, which leaves T2"
+            " out (--end includes it)"
+        )
+    elif window is not None:
+        start = window.begin_ms
+        end = None if window.end_ms is None else window.end_ms - 1  # endTime is included
     limits = {
         "topic": topic,
         "queueId": queue,
