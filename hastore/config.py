@@ -97,10 +97,11 @@ class StoreConfig:
     # Put.
     mapped_file_size: int | None = size(
         None,
-        "store.file_size",
+        "store.mapped_file_size",
         "Size of one log file. Default: that of the existing files, for a new slave its"
         " master's, else 1GiB.",
         flag="--mapped-file-size",
+        old_key="file_size",
         validator=_file_size,
     )
     create_mapped_file_timeout_ms: int = duration(
@@ -833,12 +834,13 @@ class CoordinatorConfig:
 
     endpoints: tuple[str, ...] = setting(
         (),
-        "cluster.endpoints",
+        "cluster.etcd",
         "URLs of the etcd servers that decide which node is master, separated by commas. Without"
         " them a person decides.",
         kind=Kind.URLS,
         flag="--etcd",
         node="node",
+        old_key="endpoints",
         validator=_check_endpoints,
     )
     prefix: str = setting(
@@ -1213,7 +1215,7 @@ class GroupNodeConfig(MasterConfig):
             raise SettingsError(msg, "transient_store_pool_enable", hint=hint)
         if self.coordinator.endpoints and self.master is not None:
             msg = "a node of a group with a coordinator is told by it who is master: name none"
-            hint = "leave out [ha] master (--master), or [cluster] endpoints (--etcd)"
+            hint = "leave out [ha] master (--master), or [cluster] etcd (--etcd)"
             raise SettingsError(msg, "master", "endpoints", hint=hint)
         check_addresses(self.coordinator, listen=self.listen, ha_listen=self.ha_listen)
         if self.coordinator.endpoints and self.coordinator.cluster_name is None:

@@ -74,7 +74,8 @@ class Setting:
     """The declaration of one field.
 
     ``node`` is ``master`` or ``slave`` if both kinds of node have the field but only one uses it,
-    ``node`` if only a node whose role may change has it.
+    ``node`` if only a node whose role may change has it.  ``old_key`` is its key of 0.1.0, which
+    files and variables may have for one more release.
     """
 
     section: str
@@ -83,6 +84,7 @@ class Setting:
     help: str
     flag: str | None = None
     node: str | None = None
+    old_key: str | None = None
 
     @property
     def name(self) -> str:
@@ -93,6 +95,11 @@ class Setting:
     def environment_name(self) -> str:
         """``HASTORE_HA_SLAVE_TIMEOUT``."""
         return f"HASTORE_{self.section}_{self.key}".upper()
+
+    @property
+    def old_environment_name(self) -> str | None:
+        """``HASTORE_STORE_FILE_SIZE``; None without an old key."""
+        return None if self.old_key is None else f"HASTORE_{self.section}_{self.old_key}".upper()
 
     @property
     def parameter(self) -> str:
@@ -108,6 +115,7 @@ def setting(
     kind: Kind,
     flag: str | None = None,
     node: str | None = None,
+    old_key: str | None = None,
     validator: _Validator | None = None,
 ) -> _T:
     """Declare a field with a default and the key ``name``, which is ``section.key``.
@@ -117,7 +125,9 @@ def setting(
     return attrs.field(
         default=default,
         validator=validator or _VALIDATORS.get(kind),
-        metadata=setting_metadata(name, help_text, kind=kind, flag=flag, node=node),
+        metadata=setting_metadata(
+            name, help_text, kind=kind, flag=flag, node=node, old_key=old_key
+        ),
     )
 
 
@@ -128,11 +138,17 @@ switch = partial(setting, kind=Kind.BOOL)
 
 
 def setting_metadata(
-    name: str, help_text: str, *, kind: Kind, flag: str | None = None, node: str | None = None
+    name: str,
+    help_text: str,
+    *,
+    kind: Kind,
+    flag: str | None = None,
+    node: str | None = None,
+    old_key: str | None = None,
 ) -> Mapping[str, Setting]:
     """Return the metadata of a field without a default: ``attrs.field(metadata=…)``."""
     section, key = name.split(".")
-    return {_METADATA_KEY: Setting(section, key, kind, help_text, flag, node)}
+    return {_METADATA_KEY: Setting(section, key, kind, help_text, flag, node, old_key)}
 
 
 def settings_in(

@@ -22,5 +22,5 @@ def etcd(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
     with etcd_of_kind(preferred_kind(), tmp_path / "etcd") as server:
         url = server.endpoint
-        monkeypatch.setenv("HASTORE_CLUSTER_ENDPOINTS", url)
+        monkeypatch.setenv("HASTORE_CLUSTER_ETCD", url)
         yield CoordinatorConfig(endpoints=(url,), ttl_ms=3_000)

@@ -216,17 +216,17 @@ async def test_mistakes_are_one_line_with_a_next_step(etcd, tmp_path, monkeypatc
             assert said in told, arguments
             assert step in told, arguments
             assert "Traceback" not in told
-    monkeypatch.delenv("HASTORE_CLUSTER_ENDPOINTS")
+    monkeypatch.delenv("HASTORE_CLUSTER_ETCD")
     code, _, told = await call("cluster", "status")
     assert (code, "no etcd is named" in told) == (2, True)
 
 
 async def test_the_group_is_found_by_the_configuration_file(etcd, tmp_path, monkeypatch):
     """The one that its nodes have."""
-    monkeypatch.delenv("HASTORE_CLUSTER_ENDPOINTS")
+    monkeypatch.delenv("HASTORE_CLUSTER_ETCD")
     file = tmp_path / "node.toml"
     endpoints = json.dumps(etcd.endpoints)
-    file.write_text(f'[node]\ngroup = "g1"\n[cluster]\nname = "orders"\nendpoints = {endpoints}')
+    file.write_text(f'[node]\ngroup = "g1"\n[cluster]\nname = "orders"\netcd = {endpoints}')
     named = attrs.evolve(etcd, cluster_name="orders")
     async with nodes_by(named, tmp_path, 1, ids=(1,)) as nodes:
         await eventually(lambda: master_of(nodes) == 1)

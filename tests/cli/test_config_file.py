@@ -100,7 +100,7 @@ def test_check_config_prints_every_setting():
         table = tomllib.loads(node_settings(node, flags, None).to_toml())
         printed = {(section, key) for section, keys in table.items() for key in keys}
         unset = {
-            ("store", "file_size"),
+            ("store", "mapped_file_size"),
             ("store", "delete_only_archived"),
             ("metrics", "listen"),
             ("node", "id"),
@@ -152,7 +152,7 @@ def test_check_config_output_configures_an_equal_node(tmp_path):
         "node_data": 'a "quoted" \\ path',
         "node_role": BrokerRole.ASYNC_MASTER,
         "store_flush": FlushDiskType.SYNC_FLUSH,
-        "store_file_size": 8 << 20,
+        "store_mapped_file_size": 8 << 20,
         "listen_client": ("::1", 1234),
         "store_delete_when": "04;16",
         "store_keep": 24,
@@ -171,7 +171,7 @@ def test_check_config_output_configures_an_equal_node(tmp_path):
 
 def test_a_coordinator_is_read_from_a_list_or_a_text_and_only_by_a_node(tmp_path):
     """A master may have the same file; what is printed configures an equal node."""
-    text = """[node]\ndata="D"\nid=1\ngroup="g1"\n[cluster]\nendpoints=["https://a:1","https://b:2/"]
+    text = """[node]\ndata="D"\nid=1\ngroup="g1"\n[cluster]\netcd=["https://a:1","https://b:2/"]
     ttl="5s"\npriority=3\nname="orders"\nuser="u"\npassword_file="P"\nadvertise="n1"
     [listen]\nclient="0.0.0.0:10911"\nha="0.0.0.0:10912"\n"""
     file = str(write(tmp_path / "h.toml", text))
@@ -184,9 +184,9 @@ def test_a_coordinator_is_read_from_a_list_or_a_text_and_only_by_a_node(tmp_path
     assert again.node == first.node
     assert isinstance(node_settings("master", {}, file).node, MasterConfig)
     alone = node_settings("node", {"node_data": "D", "node_id": 1, "node_group": "g"}, None)
-    assert "# endpoints: " in alone.to_toml()
-    with pytest.raises(ConfigError, match=r"HASTORE_CLUSTER_ENDPOINTS: .* is not the URL"):
-        read_environment({"HASTORE_CLUSTER_ENDPOINTS": "a:2379"})
+    assert "# etcd: " in alone.to_toml()
+    with pytest.raises(ConfigError, match=r"HASTORE_CLUSTER_ETCD: .* is not the URL"):
+        read_environment({"HASTORE_CLUSTER_ETCD": "a:2379"})
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_coordinator_is_read_from_a_list_or_a_text_and_only_by_a_node(tmp_path
         ('[store]\nslave_timeout="3s"', "[store] slave_timeout", "[ha] slave_timeout"),
         ('[sore]\nflush="async"', "[sore]", "[store]"),
         ('flush="async"', "flush", "[store] flush"),
-        ("[store]\nfilesize=1", "[store] filesize", "[store] file_size"),
+        ("[store]\nmappedfilesize=1", "[store] mappedfilesize", "[store] mapped_file_size"),
         ("[store]\nxyzzy=1", "[store] xyzzy", "[store] "),
         ("[store]\nfoo=1", "[store] foo", "[store] "),
         ('[store]\nslave_timeot="3s"', "[store] slave_timeot", "[ha] slave_timeout"),
@@ -220,8 +220,8 @@ def test_unknown_key_error_names_the_file_and_the_nearest_key(tmp_path, text, wh
     [
         ("ha", "slave_timeout", 3, "write 500ms, 3s"),
         ("ha", "slave_timeout", "0s", "above 0"),
-        ("store", "file_size", 1.5, "whole number"),
-        ("store", "file_size", True, "whole number"),
+        ("store", "mapped_file_size", 1.5, "whole number"),
+        ("store", "mapped_file_size", True, "whole number"),
         ("store", "flush", "never", "not one of ASYNC_FLUSH, SYNC_FLUSH"),
         ("store", "prop_crc", "maybe", "neither true nor false"),
         ("ha", "from", "middle", "not one of earliest, last-file"),
@@ -259,7 +259,12 @@ REFUSED_TOGETHER = [
     ("ha.spin_us = 400", 1, "[ha] spin_us must be", "0"),
     ("[ha]\n'spin_us' = 400", 2, "[ha] spin_us must be", "0"),
     ("ha = {spin_us = 400}", None, "[ha] spin_us must be", "0"),
-    ('[store]\nfile_size = "3GiB"', 2, "[store] file_size must be 4 KiB to 2 GiB - 4 KiB", "out"),
+    (
+        '[store]\nmapped_file_size = "3GiB"',
+        2,
+        "[store] mapped_file_size must be 4 KiB to 2 GiB - 4 KiB",
+        "out",
+    ),
     ('[store]\nreserve = "1KiB"', 2, "[store] reserve must be 32KiB or more", "2MiB"),
     ('[store]\ndisk_max = "99%"', 2, "[store] disk_max 99 must not be above", "disk_max (75 %)"),
     ('[cluster]\nttl = "1s"', 2, "[cluster] ttl must be whole seconds, 3 or more", "no master"),
@@ -292,8 +297,10 @@ def test_values_out_of_range_are_named_by_file_line_and_key(tmp_path, text, line
 def test_values_out_of_range_name_their_flag_or_variable(monkeypatch):
     """Of two values of different origin, both."""
     with pytest.raises(ConfigError) as caught:
-        node_settings("master", {"node_data": "D", "store_file_size": 3 << 30}, None)
-    assert str(caught.value).startswith("--mapped-file-size: [store] file_size must be 4 KiB to")
+        node_settings("master", {"node_data": "D", "store_mapped_file_size": 3 << 30}, None)
+    assert str(caught.value).startswith(
+        "--mapped-file-size: [store] mapped_file_size must be 4 KiB to"
+    )
     monkeypatch.setenv("HASTORE_STORE_TRANSIENT_POOL", "true")
     flags = {"node_data": "D", "store_flush": FlushDiskType.SYNC_FLUSH}
     with pytest.raises(ConfigError) as caught:
@@ -326,8 +333,8 @@ def test_values_are_accepted_in_several_notations(tmp_path, key, value, field, e
 
 def test_invalid_variable_is_named_in_the_error():
     """The error gives the variable as the origin of the value."""
-    with pytest.raises(ConfigError, match="HASTORE_STORE_FILE_SIZE: '12x' is not a size"):
-        read_environment({"HASTORE_STORE_FILE_SIZE": "12x"})
+    with pytest.raises(ConfigError, match="HASTORE_STORE_MAPPED_FILE_SIZE: '12x' is not a size"):
+        read_environment({"HASTORE_STORE_MAPPED_FILE_SIZE": "12x"})
 
 
 def test_empty_variable_counts_as_unset():
@@ -337,8 +344,14 @@ def test_empty_variable_counts_as_unset():
 
 def test_misspelt_variables_are_reported():
     """Variables of other programs, such as those that Kubernetes sets, are ignored."""
-    environ = {"HASTORE_STORE_FILE_SZE": "1", "HASTORE_HA_SERVICE_HOST": "k8s", "HASTORE_X": ""}
-    assert near_miss_variables(environ) == [("HASTORE_STORE_FILE_SZE", "HASTORE_STORE_FILE_SIZE")]
+    environ = {
+        "HASTORE_STORE_MAPPED_FILE_SZE": "1",
+        "HASTORE_HA_SERVICE_HOST": "k8s",
+        "HASTORE_X": "",
+    }
+    assert near_miss_variables(environ) == [
+        ("HASTORE_STORE_MAPPED_FILE_SZE", "HASTORE_STORE_MAPPED_FILE_SIZE")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -578,3 +591,26 @@ def test_trust_names_an_address_and_an_offset(text, what):
         ("2001:db8::7", 4096),
         ("10.0.0.7", 5),
     )
+
+
+def test_old_names_are_accepted_with_one_note(tmp_path, monkeypatch, capsys):
+    """Files and variables of 0.1.0 go on working; a file with both names is refused."""
+    file = write(tmp_path / "old.toml", '[store]\nfile_size = "4MiB"\n[node]\ndata = "D"\n')
+    config = node_settings("master", {}, str(file)).node
+    assert config.store.mapped_file_size == 4 << 20
+    note = "note: {} is called {} now; the old name ends with the next release\n"
+    assert capsys.readouterr().err == note.format(
+        f"{file}, line 2: [store] file_size", "mapped_file_size"
+    )
+    monkeypatch.setenv("HASTORE_CLUSTER_ENDPOINTS", "http://old:2379")
+    names = ("HASTORE_CLUSTER_ENDPOINTS", "HASTORE_CLUSTER_ETCD")
+    (found,) = [each.value for each in read_environment(os.environ).values()]
+    assert found == ("http://old:2379",)
+    assert capsys.readouterr().err == note.format(*names)
+    assert near_miss_variables(os.environ) == []
+    monkeypatch.setenv("HASTORE_CLUSTER_ETCD", "http://new:2379")
+    (found,) = [each.value for each in read_environment(os.environ).values()]
+    assert (found, capsys.readouterr().err) == (("http://new:2379",), "")
+    both = write(tmp_path / "both.toml", "[store]\nfile_size = 4096\nmapped_file_size = 4096\n")
+    with pytest.raises(ConfigError, match=r"line 2: .* is the old name of mapped_file_size"):
+        read_config_file(both)

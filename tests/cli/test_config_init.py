@@ -58,7 +58,7 @@ def test_what_is_given_is_in_the_file(run, tmp_path):
     table = tomllib.loads(file.read_text())
     assert table["node"] == {"data": "/d", "id": 7, "group": "orders", "group_ids": "7,8"}
     assert table["listen"] == {"client": "0.0.0.0:10921", "ha": "0.0.0.0:10922"}
-    assert table["cluster"]["endpoints"] == "http://e1:2379,http://e2:2379"
+    assert table["cluster"]["etcd"] == "http://e1:2379,http://e2:2379"
     assert table["cluster"]["advertise"] == "n7"
     code, _, told = run("node", "-c", file, "--check-config")
     assert code == 0, told
@@ -101,7 +101,7 @@ def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
     assert file.read_text() == "mine"
     for arguments, code, said in (
         (("--role", "node", "--node-id", "x"), 2, "[node] id"),
-        (("--role", "node", "--etcd", "e1:2379"), 2, "[cluster] endpoints"),
+        (("--role", "node", "--etcd", "e1:2379"), 2, "[cluster] etcd"),
         (("--role", "master", "--node-id", "1"), 2, "--node-id is not for a master"),
         ((), 2, "--role"),
     ):

@@ -149,7 +149,7 @@ async def test_a_repair_that_leaves_nobody_to_be_elected_is_refused(etcd, tmp_pa
     assert "lost " in shown
     code, _, told = await call("log", "repair", directory, "--yes", "--etcd", "http://127.0.0.1:9")
     assert code == 3, told
-    monkeypatch.delenv("HASTORE_CLUSTER_ENDPOINTS")
+    monkeypatch.delenv("HASTORE_CLUSTER_ETCD")
     code, _, told = await call("log", "repair", directory, "--yes")
     assert code == 6, told
     assert "only its coordinator says whether another node may be elected" in told

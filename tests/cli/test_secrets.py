@@ -97,7 +97,7 @@ def test_check_config_shows_the_paths_of_secrets_only(run, tmp_path, monkeypatch
     config = tmp_path / "hastore.toml"
     config.write_text(
         f"[node]\nid = 1\ngroup = 'g'\n[access]\nfile = '{acl}'\n[cluster]\n"
-        f"endpoints = 'http://127.0.0.1:1'\nuser = 'n1'\npassword_file = '{password}'\n"
+        f"etcd = 'http://127.0.0.1:1'\nuser = 'n1'\npassword_file = '{password}'\n"
         f"[tls]\ncert = '{tmp_path}/c.pem'\nkey = '{tmp_path}/k.pem'\n"
         f"key_password_file = '{password}'\n"
     )

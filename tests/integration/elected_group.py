@@ -63,7 +63,7 @@ class ElectedGroup:
     ids: tuple[int, ...] = IDS
     flush: str = "ASYNC_FLUSH"
     failsafe: bool = True
-    store_settings: str = 'file_size = "64MiB"'  # [store] of all nodes
+    store_settings: str = 'mapped_file_size = "64MiB"'  # [store] of all nodes
     pace_s: float = _PACE_S  # between two messages
     access: AccessConfig | None = None  # of all nodes
     access_key: AccessKey | None = None  # of the producer

@@ -86,7 +86,7 @@ _nodes: Final = click.option(
 def cluster_group() -> None:
     """Show who is master in a replica group, and change it.
 
-    The group's coordinator is named by --etcd, by $HASTORE_CLUSTER_ENDPOINTS, or by [cluster] of
+    The group's coordinator is named by --etcd, by $HASTORE_CLUSTER_ETCD, or by [cluster] of
     the configuration file.
     """
 

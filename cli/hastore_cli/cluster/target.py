@@ -65,7 +65,7 @@ class Target:
         if not self.has_coordinator:
             raise ConfigError(
                 "no etcd is named",
-                hint="--etcd http://127.0.0.1:2379, or HASTORE_CLUSTER_ENDPOINTS, or endpoints in"
+                hint="--etcd http://127.0.0.1:2379, or HASTORE_CLUSTER_ETCD, or etcd in"
                 " [cluster] of the file (-c)",
             )
 
@@ -91,7 +91,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--etcd",
                 type=URLS,
                 metavar="URL,URL",
-                envvar="HASTORE_CLUSTER_ENDPOINTS",
+                envvar=["HASTORE_CLUSTER_ETCD", "HASTORE_CLUSTER_ENDPOINTS"],
                 show_envvar=True,
                 help="The coordinator: URLs of etcd servers.",
             ),

@@ -20,7 +20,7 @@ _GIVEN: Final = {
     "--node-id": ("[node] id", "N"),
     "--node-group": ("[node] group", "TEXT"),
     "--group-ids": ("[node] group_ids", "N,N"),
-    "--etcd": ("[cluster] endpoints", "URL,URL"),
+    "--etcd": ("[cluster] etcd", "URL,URL"),
     "--listen": ("[listen] client", "H:P"),
     "--ha-listen": ("[listen] ha", "H:P"),
     "--advertise": ("[cluster] advertise", "HOST"),

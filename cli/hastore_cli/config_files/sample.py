@@ -37,7 +37,7 @@ NEEDED: Final[Mapping[str, Mapping[str, str]]] = {
         "[node] id": "1",
         "[node] group": "g1",
         "[node] group_ids": "1,2,3",
-        "[cluster] endpoints": "http://127.0.0.1:2379",
+        "[cluster] etcd": "http://127.0.0.1:2379",
     },
 }
 # What may be given besides; otherwise the file has the default in a comment.
@@ -74,7 +74,7 @@ def check_reachable(given: Mapping[str, str]) -> None:
     found: dict[str, Any] = {
         place.field.name: parse_value(setting.kind, values[setting.name])
         for setting, place in PLACES["node"].items()
-        if setting.name in {"[cluster] endpoints", *CHOSEN["node"]} and setting.name in values
+        if setting.name in {"[cluster] etcd", *CHOSEN["node"]} and setting.name in values
     }
     fields = attrs.fields(GroupNodeConfig)
     listen = found.pop("listen", fields.listen.default)

@@ -50,7 +50,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
     "--etcd",
     type=URLS,
     metavar="URL,URL",
-    envvar="HASTORE_CLUSTER_ENDPOINTS",
+    envvar=["HASTORE_CLUSTER_ETCD", "HASTORE_CLUSTER_ENDPOINTS"],
     show_envvar=True,
     help="The coordinator of a replica group: URLs of etcd servers.",
 )

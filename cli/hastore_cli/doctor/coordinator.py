@@ -96,7 +96,7 @@ def check_coordinator(asked: Asked) -> Iterator[Diagnosis]:
             yield from _check_server(answer, asked)
     if len({each.cluster_id for each in healthy}) > 1:
         texts = ", ".join(f"{each.endpoint} of {each.cluster_id:x}" for each in healthy)
-        hint = "name the servers of one cluster in [cluster] endpoints"
+        hint = "name the servers of one cluster in [cluster] etcd"
         what = f"the servers are of different etcd clusters: {texts}"
         yield Diagnosis(COORDINATOR, "coordinator", Result.BAD, what, hint)
     if errors and healthy:

@@ -163,10 +163,10 @@ def _node_of(directory: Path, node_id: int, count: int, etcd: Etcd | None) -> No
         f"[node]\ndata = {json.dumps(str(data_dir))}\nid = {node_id}\n"
         f'name = "n{node_id}"\ngroup = "{GROUP}"\ngroup_ids = "{ids}"\n\n'
         f'[listen]\nclient = "127.0.0.1:{client.number}"\nha = "127.0.0.1:{ha.number}"\n\n'
-        f'[store]\nfile_size = "64MiB"\nindex_slots = 100000\nindex_entries = 400000\n'
+        f'[store]\nmapped_file_size = "64MiB"\nindex_slots = 100000\nindex_entries = 400000\n'
     )
     if etcd is not None:
-        text += f'\n[cluster]\nendpoints = "{etcd.endpoint}"\nttl = "{TTL}"\n'
+        text += f'\n[cluster]\netcd = "{etcd.endpoint}"\nttl = "{TTL}"\n'
     file.write_text(text)
     command = hastore_command("node", "-c", str(file))
     process = Process(

@@ -95,6 +95,10 @@ def _is_readable(path: Path) -> bool:
     return is_allowed
 
 
+def _note_old_name(place: str, name: str) -> None:
+    note(f"{place} is called {name} now; the old name ends with the next release")
+
+
 def _user_file(environ: Mapping[str, str]) -> Path:
     from platformdirs import user_config_dir
 
@@ -204,6 +208,14 @@ def parse_table(
             place = _place(file, line)
             if setting is None:
                 raise _unknown(place, f"[{section}] {key}", _near_settings(section, key))
+            if key == setting.old_key:
+                if setting.key in keys:
+                    raise ConfigError(
+                        f"{place}: [{section}] {key} is the old name of {setting.key}, which is"
+                        " there, too",
+                        hint=f"leave {key} out",
+                    )
+                _note_old_name(f"{place}: [{section}] {key}", setting.key)
             found[setting] = Resolved(
                 _parse(setting, value, f"{place}: {setting.name}"), file, line
             )
@@ -290,10 +302,13 @@ def read_environment(environ: Mapping[str, str]) -> dict[Setting, Resolved]:
     """Return the settings in ``HASTORE_<SECTION>_<KEY>`` variables; empty ones are left out."""
     found: dict[Setting, Resolved] = {}
     for setting in SETTINGS:
-        name = setting.environment_name
-        text = environ.get(name)
-        if text:
-            found[setting] = Resolved(_parse(setting, text, name), name)
+        for name in (setting.environment_name, setting.old_environment_name):
+            text = environ.get(name) if name else None
+            if name and text:
+                if name != setting.environment_name:
+                    _note_old_name(name, setting.environment_name)
+                found[setting] = Resolved(_parse(setting, text, name), name)
+                break
     return found
 
 
@@ -309,8 +324,12 @@ def values_of(
 
 
 def near_miss_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return variables that look like misspelt settings, each with the nearest one."""
+    """Return variables that look like misspelt settings, each with the nearest one.
+
+    Old names are none of them.
+    """
     known = {setting.environment_name for setting in SETTINGS} | COMMANDS_VARIABLES
+    known |= {name for setting in SETTINGS if (name := setting.old_environment_name)}
     prefixes = tuple(f"HASTORE_{section.upper()}_" for section in SECTIONS)
     misses = []
     for name in sorted(environ):

@@ -96,8 +96,8 @@ def default_text(node: str, setting: Setting) -> str | None:
 
 
 def setting_at(section: str, key: str) -> Setting | None:
-    """Return the setting of a section and key; None where there is none."""
+    """Return the setting of a section and key, also an old one; None where there is none."""
     for setting in SETTINGS:
-        if setting.section == section and setting.key == key:
+        if setting.section == section and key in {setting.key, setting.old_key}:
             return setting
     return None
