@@ -45,7 +45,8 @@ def test_get_by_id_and_by_offset(get, master):
     assert out.endswith("body        1 B\n\n3\n")
     assert get("--offset", sent["physic_offset"])[1] == out
     (message,) = json.loads(get("--id", sent["message_id"].lower(), "-o", "json")[1])["messages"]
-    assert (message["body"], message["offset"]) == ("3", sent["physic_offset"])
+    assert (message["body"], message["physic_offset"]) == ("3", sent["physic_offset"])
+    assert (message["offset"], message["id"]) == (message["physic_offset"], message["message_id"])
 
 
 def test_get_by_unique_key_needs_the_topic(get, master):

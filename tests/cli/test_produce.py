@@ -188,6 +188,10 @@ def test_json_lists_a_few_messages(pair):
     assert first["physic_offset"] < second["physic_offset"]
     assert int(first["message_id"][-16:], 16) == first["physic_offset"]
     assert result["exit_code"] == 0
+    # The names of 0.1.0, for one more release.
+    assert result["took_s"] == result["seconds"]
+    assert result["latency_ms"]["p50"] == pytest.approx(1e3 * result["latency_s"]["p50"], abs=1e-2)
+    assert first["latency_ms"] == pytest.approx(1e3 * first["latency_s"], abs=1e-2)
 
 
 def test_topic_and_input_are_checked_before_sending(alone):

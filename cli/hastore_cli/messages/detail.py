@@ -22,11 +22,14 @@ MESSAGE_SCHEMA: Final = "hastore.log-message/1"
 
 def message_json(message: StoredMessage, *, bodies: bool) -> dict[str, Any]:
     """Return one message; its body as ``body`` if it is text, else as ``body_base64``."""
+    own_id = message_id(message.store_host, message.physic_offset)
     data: dict[str, Any] = {
         "schema": MESSAGE_SCHEMA,
-        "offset": message.physic_offset,
+        "physic_offset": message.physic_offset,  # as in an export and of `produce`
+        "offset": message.physic_offset,  # the name of 0.1.0, for one more release
         "size": message.total_size,
-        "id": message_id(message.store_host, message.physic_offset),
+        "message_id": own_id,
+        "id": own_id,  # likewise
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,

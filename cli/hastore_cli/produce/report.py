@@ -145,6 +145,7 @@ class ProduceReport:
     def _document(self, outcome: ProduceOutcome, exit_code: int) -> dict[str, Any]:
         tally = outcome.tally
         seconds = outcome.seconds
+        latencies = {f"p{share}": tally.latencies.quantile(share / 100) for share in (50, 99)}
         return {
             "schema": SCHEMA,
             "topic": self.order.topic,
@@ -155,14 +156,16 @@ class ProduceReport:
                 _json_label(label): count for label, count in tally.ordered_counts().items()
             },
             "reasons": tally.reasons,
-            "seconds": round(seconds, 6),
+            "took_s": round(seconds, 6),
+            "seconds": round(seconds, 6),  # the name of 0.1.0, for one more release
             "messages_per_s": round(tally.done / seconds, 1) if seconds else None,
-            "latency_ms": {
+            "latency_s": {
+                name: None if latency is None else round(latency, 6)
+                for name, latency in latencies.items()
+            },
+            "latency_ms": {  # likewise
                 name: None if latency is None else round(latency * 1e3, 3)
-                for name, latency in (
-                    ("p50", tally.latencies.quantile(0.5)),
-                    ("p99", tally.latencies.quantile(0.99)),
-                )
+                for name, latency in latencies.items()
             },
             "failovers": [
                 {
@@ -171,7 +174,8 @@ class ProduceReport:
                     "epoch": failover.epoch,
                     "sent_again": failover.sent_again,
                     "reason": failover.reason,
-                    "seconds": round(failover.seconds, 6),
+                    "took_s": round(failover.seconds, 6),
+                    "seconds": round(failover.seconds, 6),  # likewise
                 }
                 for failover in outcome.failovers
             ],
@@ -244,7 +248,8 @@ def _message_json(
         "message_id": None if result is None else result.message_id,
         "unique_key": pending.unique_key,
         "reason": None if label == PUT_OK else reason_of(pending),
-        "latency_ms": None if latency_s is None else round(latency_s * 1e3, 3),
+        "latency_s": None if latency_s is None else round(latency_s, 6),
+        "latency_ms": None if latency_s is None else round(latency_s * 1e3, 3),  # of 0.1.0
     }
 
 

@@ -41,7 +41,9 @@ _BATCHES_MAX: Final = 4
 _GENERATED_BATCH: Final = 256
 _GENERATED_BATCH_SIZE: Final = 4 * 1024 * 1024
 # Of a message as `consume -o jsonl` prints it, besides the columns of an export.
-_PRINTED: Final = frozenset({"schema", "offset", "id", "body_size", "body_base64", "unconfirmed"})
+_PRINTED: Final = frozenset(
+    {"schema", "offset", "id", "message_id", "body_size", "body_base64", "unconfirmed"}
+)
 
 
 class MessageSource(Protocol):
