@@ -159,7 +159,12 @@ class MessageStore:
             index_service = None
             if config.message_index_enable:
                 index_service = IndexService.load(
-                    env, commit_log.path, config, checkpoint, last_exit_ok=last_exit_ok
+                    env,
+                    commit_log.path,
+                    config,
+                    checkpoint,
+                    last_exit_ok=last_exit_ok,
+                    stale_from=consume_queues.stale_from,
                 )
                 undo.callback(index_service.close, clean=False)
                 index_service.truncate(commit_log.max_offset)

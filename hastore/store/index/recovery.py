@@ -11,6 +11,9 @@ record from which all must be indexed again.  The first case that applies decide
                                    checkpoint says; everything after a file that is not full
     an impossible header           that whole file, and later ones
 
+A slave of RocketMQ that has cut its log leaves its index as it was.  Stale units in the consume
+queues show that; then the file with keys of that part of the log is cut whole, and later ones.
+
 To cut entries off, each slot that points at one must get the newest entry before them.  The first
 cut entry of its chain has that as ``previous``.  If one of them did not reach the disk whole, the
 hashes of all remaining entries are read instead (20 million: some seconds).
@@ -92,9 +95,28 @@ def open_index_files(
 
 
 def find_cut(
+    files: Sequence[IndexFile],
+    flushed_timestamp_ms: int,
+    *,
+    last_exit_ok: bool,
+    stale_from: int | None = None,
+) -> IndexCut | None:
+    """Return where the trusted part ends; None if all of it is trusted.
+
+    From ``stale_from`` on, the index may have keys of records that were cut from the log.
+    """
+    cut = _find_cut(files, flushed_timestamp_ms, last_exit_ok=last_exit_ok)
+    for number, file in enumerate(files if stale_from is not None else ()):
+        if cut is not None and (cut.file, cut.index_count) <= (number, 1):
+            break
+        if stale_from is not None and file.end_physic_offset >= stale_from:
+            return IndexCut(number, 1, file.begin_physic_offset)
+    return cut
+
+
+def _find_cut(
     files: Sequence[IndexFile], flushed_timestamp_ms: int, *, last_exit_ok: bool
 ) -> IndexCut | None:
-    """Return where the trusted part ends; None if all of it is trusted."""
     for number in range(len(files) - 1, -1, -1):
         file = files[number]
         mark = file.mark

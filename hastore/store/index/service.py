@@ -96,9 +96,11 @@ class IndexService:
         checkpoint: IndexCheckpoint,
         *,
         last_exit_ok: bool,
+        stale_from: int | None = None,
     ) -> IndexService:
-        """Open the index of a store, and cut off what may not be on disk; blocks.
+        """Open the index of a store, and cut off what may not be on disk or is stale; blocks.
 
+        ``stale_from`` is ``find_cut``'s.
         No file is made until the first record is seen.  Raises DiskError.
         """
         path = f"{data_dir}/{INDEX_DIR}"
@@ -108,7 +110,12 @@ class IndexService:
         try:
             if not files and not last_exit_ok:
                 service._redispatch_from = 0
-            cut = find_cut(files, checkpoint.index_msg_timestamp, last_exit_ok=last_exit_ok)
+            cut = find_cut(
+                files,
+                checkpoint.index_msg_timestamp,
+                last_exit_ok=last_exit_ok,
+                stale_from=stale_from,
+            )
             if cut is not None:
                 cut = cut_back(env.disk, files, cut)
                 service._redispatch_from = cut.seen_offset

@@ -28,6 +28,8 @@ from hastore.store.queue.file import ConsumeQueueFile
 from hastore.store.queue.unit import BLANK, BLANK_UNIT, UNIT, UNIT_SIZE, Unit, is_torn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hastore.store.queue.file import ConsumeQueueFiles
 
 QUEUE_FILES_CHECKED: Final = 3  # by a recovery, from the end; as many as RocketMQ checks
@@ -308,6 +310,20 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, self.max_offset)
         self.repair_to = min(self.repair_to, self.max_offset)
         self.repair_from = min(self.repair_from, self.repair_to)
+
+    def blank(self, queue_offsets: Sequence[int]) -> None:
+        """Replace units by blanks; a put of a record at one of these indexes repairs it.
+
+        Not durable yet: the next flush makes it so.
+        """
+        is_repairing = self.repair_from < self.repair_to
+        for queue_offset in queue_offsets:
+            file = self._file_of(queue_offset)
+            self._files.write(self.path, file, BLANK, queue_offset * UNIT_SIZE - file.start)
+        low, high = min(queue_offsets), max(queue_offsets) + 1
+        self.repair_from = min(self.repair_from, low) if is_repairing else low
+        self.repair_to = max(self.repair_to, high) if is_repairing else high
+        self._chunk = (0, b"")
 
     def _zero_from(self, file: ConsumeQueueFile, position: int) -> None:
         """Overwrite everything written after ``position`` with zeros, and sync it."""

@@ -30,10 +30,11 @@ from hastore.store.queue.unit import UNIT, UNIT_SIZE, file_size_of
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hastore.env.interface import Disk, DiskFile
     from hastore.store.queue.directory import QueueFiles
+    from hastore.store.queue.stale_units import StaleUnit
     from hastore.wire.config_tables import DeletedTopic
 
 # Queue offsets that one put may skip: 20 MB of blanks.  A larger gap is a damaged field.
@@ -60,12 +61,15 @@ class ConsumeQueueStore:
     ``max_physic_offset`` is the end of the last record up to which all units are committed, 0
     without any.  ``damaged`` names what was dropped or skipped, one line each; ``rebuild_from`` is
     the offset from which the log must be dispatched again to repair that, None if it need not be.
+    ``stale_from`` is the lowest offset that a stale unit named, None if there was none: the log was
+    cut there or before, and the index was not.
     """
 
     def __init__(self, disk: Disk, root: str, file_size: int) -> None:
         self.max_physic_offset = 0
         self.damaged: list[str] = []
         self.rebuild_from: int | None = None
+        self.stale_from: int | None = None
         self.path = root
         self.deleted: Mapping[str, DeletedTopic] = {}
         self._files = ConsumeQueueFiles(disk, file_size)
@@ -143,10 +147,13 @@ class ConsumeQueueStore:
         offsets = (queue.max_physic_offset for queue in self._queues.values())
         self.max_physic_offset = self._written_physic_offset = max(offsets, default=0)
 
-    def _record_damage(self, queue: ConsumeQueue, what: str) -> None:
+    def _record_damage(
+        self, queue: ConsumeQueue, what: str, dispatched_to: int | None = None
+    ) -> None:
+        """Have the log dispatched again from an offset, by default from the end of the queue."""
         if len(self.damaged) < _DAMAGED_MAX:
             self.damaged.append(f"{queue.topic}/{queue.queue_id}: {what}")
-        offset = queue.max_physic_offset
+        offset = queue.max_physic_offset if dispatched_to is None else dispatched_to
         if self.rebuild_from is None or offset < self.rebuild_from:
             self.rebuild_from = offset
         _log.warning(
@@ -443,6 +450,38 @@ class ConsumeQueueStore:
         return list(grown)
 
     # -- cutting ---------------------------------------------------------------------------------
+
+    def cut_stale(self, stale: Sequence[StaleUnit]) -> None:
+        """Cut stale units at a queue's end; make each that has good units after it a blank.
+
+        ``stale`` has each queue's units from its end on, and all are kept elsewhere already.  Their
+        indexes may belong to records whose units RocketMQ dropped: ``rebuild_from`` is lowered.
+        """
+        self.stale_from = min((one.unit.physic_offset for one in stale), default=None)
+        by_queue: dict[ConsumeQueue, list[int]] = {}
+        for queue, queue_offset, _ in stale:
+            by_queue.setdefault(queue, []).append(queue_offset)
+        for queue, queue_offsets in by_queue.items():
+            end, trailing = queue.max_offset, 0
+            for queue_offset in queue_offsets:
+                last = queue.last_unit_below(end, None)
+                if last is None or last[0] != queue_offset:
+                    break
+                end, trailing = queue_offset, trailing + 1
+            blanks = queue_offsets[trailing:]
+            before = queue.last_unit_below(queue_offsets[-1], None)
+            dispatched_to = 0 if before is None else before[1].physic_offset + before[1].size
+            if blanks:
+                queue.blank(blanks)
+            if trailing:
+                queue.cut(queue.last_unit_below(end, None))
+            what = f"{len(queue_offsets)} units from queue offset {queue_offsets[-1]} on named no"
+            what += f" record of this queue: {trailing} cut, {len(blanks)} made blanks"
+            self._record_damage(queue, what, dispatched_to)
+            if queue.is_empty:
+                self._forget((queue.topic, queue.queue_id), queue)
+        if by_queue:
+            self._find_max_physic_offset()
 
     def truncate(self, physic_offset: int) -> None:
         """Drop, durably, the units of all records that end after ``physic_offset``."""

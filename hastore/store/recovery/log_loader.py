@@ -25,6 +25,8 @@ import attrs
 from hastore.errors import DiskFullError, LogDamagedError
 from hastore.store.log.mapped_file_queue import FILES_MAPPED, file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
+from hastore.store.queue.stale_units import StaleSearch
+from hastore.store.queue.unit_check import UnitCheck
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.recovery import trim as recovery_trim
@@ -127,6 +129,7 @@ class LogLoader:
     before_change: Callable[[FoundEnd], None]
     checkpoint: StoreCheckpoint | None = None
     consume_queues: ConsumeQueueStore | None = None
+    _walked_from: int = attrs.field(default=0, init=False)  # where the walk to the end began
     _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
     _progress: Progress = attrs.field(init=False)
 
@@ -288,6 +291,7 @@ class LogLoader:
             if facts.is_boundary_known:
                 first_checked = index
         first = index
+        self._walked_from = found.offsets[first] if first < len(found.offsets) else 0
         self._progress.begin("reading", (last_with_data + 1 - first) * found.file_size)
         check = None
         position = 0
@@ -429,16 +433,20 @@ class LogLoader:
         return dead
 
     def _take_queue_offsets(self, log: MappedFileQueue) -> None:
-        """Advance queue offsets to the consume queues' ends; drop their units beyond the log.
+        """Advance queue offsets to the consume queues' ends; drop their units of no record.
 
-        Only they know the next offset of a queue whose records are all deleted, and of a deleted
-        topic only its deletion.
+        These are units beyond the log, and stale ones (``stale_units``).  Only the consume queues
+        know the next offset of a queue whose records are all deleted, and of a deleted topic only
+        its deletion.
         """
         if self.consume_queues is None:
             return
         self.consume_queues.truncate(log.max_offset)
+        next_offsets = self._cut_stale(self.consume_queues, log)
         if self.table is None:
             return
+        for (topic_name, queue_id), next_offset in next_offsets.items():
+            self.table.advance(topic_name.encode(errors="surrogateescape"), queue_id, next_offset)
         if 0 < log.min_offset < log.max_offset and not len(self.consume_queues):
             _log.warning(
                 "queue_offsets_of_deleted_records_unknown",
@@ -453,6 +461,56 @@ class LogLoader:
             topic = name.encode(errors="surrogateescape")
             for queue_id, next_offset in deletion.next_offsets.items():
                 self.table.advance(topic, queue_id, next_offset)
+
+    def _cut_stale(
+        self, queues: ConsumeQueueStore, log: MappedFileQueue
+    ) -> dict[tuple[str, int], int]:
+        """Cut the queues' stale units, which ``trimmed/`` keeps.
+
+        Return from which queue offset each of these queues may continue, at least.
+        """
+
+        def read(physic_offset: int, size: int) -> bytes:
+            mapped_file = log.find_mapped_file_by_offset(physic_offset)
+            size = min(size, log.max_offset - physic_offset)
+            if mapped_file is None or size <= 0:
+                return b""
+            return mapped_file.disk_file.pread(size, physic_offset - mapped_file.file_from_offset)
+
+        search = StaleSearch(
+            UnitCheck(read),
+            read,
+            file_size=log.file_size,
+            min_offset=log.min_offset,
+            intact_from=self._walked_from,
+        )
+        stale = search.find(list(queues), queues.file_size)
+        if not stale:
+            return {}
+        directory = f"{self.data_dir}/{TRIMMED_DIR}"
+        with ReserveFile(self._disk, self.data_dir).freed():
+            path = recovery_trim.save_units(
+                self._disk, directory, self.env.wall_clock.now_ms(), stale
+            )
+        ends = {(one.queue.topic, one.queue.queue_id): one.queue.max_offset for one in stale}
+        firsts = {(one.queue.topic, one.queue.queue_id): one.queue_offset for one in stale}
+        queues.cut_stale(stale)
+        _log.warning("stale_units_cut", queues=len(ends), units=len(stale), saved=path)
+        return firsts if self._collect_before_walk(queues.rebuild_from or 0, log) else ends
+
+    def _collect_before_walk(self, rebuild_from: int, log: MappedFileQueue) -> bool:
+        """Collect the queue offsets of records that no unit names any more, if there is a table.
+
+        The walk to the log's end began at ``_walked_from``.  Return whether all of them are known:
+        damage hides those after it in its file.
+        """
+        walk, is_whole = FileWalk(table=self.table), True
+        for mapped_file in log.files if self.table is not None else ():
+            start = mapped_file.file_from_offset
+            if rebuild_from < start + log.file_size and start < self._walked_from:
+                stopped = walk.walk(mapped_file.disk_file, start, check_crc=False)
+                is_whole = is_whole and stopped.check.kind is RecordKind.BLANK
+        return is_whole
 
 
 def _log_progress(progress: Progress) -> None:

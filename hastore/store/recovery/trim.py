@@ -20,6 +20,7 @@ says where.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from hastore.env.interface import Disk, DiskFile
+    from hastore.store.queue.stale_units import StaleUnit
 
 TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
 _CHUNK_SIZE: Final = 1024 * 1024
@@ -82,6 +84,20 @@ def save(
         paths.append(f"{stem}-{saved_ms}")
         disk.write_file(paths[-1], data)
     return tuple(paths)
+
+
+def save_units(disk: Disk, directory: str, now_ms: int, stale: Iterable[StaleUnit]) -> str:
+    """Write units that are to be cut durably to a new file, as JSON; return its path."""
+    rows = [
+        {"topic": queue.topic, "queueId": queue.queue_id, "queueOffset": queue_offset}
+        | unit._asdict()
+        for queue, queue_offset, unit in stale
+    ]
+    disk.make_dirs(directory)
+    while disk.exists(path := f"{directory}/units-{now_ms}.json"):
+        now_ms += 1
+    disk.write_file(path, json.dumps(rows, indent=1).encode())
+    return path
 
 
 def cut_before(disk: Disk, data_dir: str, end_offset: int) -> list[Range]:
