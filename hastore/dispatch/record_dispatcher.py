@@ -68,6 +68,10 @@ class RecordDispatcher:
                 self.index_service.put(record.topic, record.keys, physic_offset, store_ms)
             self.index_service.record_seen(physic_offset, physic_offset)
 
+    def log_rewritten(self) -> None:
+        """Have units checked before they are used: they may name bytes that were replaced."""
+        self.consume_queues.distrust()
+
     def restore(self, record: WrittenRecord) -> None:
         """Put the unit of a record that was written into the log in place of other bytes.
 

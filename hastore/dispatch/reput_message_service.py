@@ -184,6 +184,7 @@ class ReputMessageService:
         """
         self._chunk, self._awaited_end = memoryview(b""), 0
         self._rewrites += 1
+        self.dispatcher.log_rewritten()
         for record in records:
             if record.is_in_queue and record.physic_offset < self.reput_offset:
                 self.dispatcher.restore(record)

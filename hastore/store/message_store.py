@@ -31,6 +31,7 @@ from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.deleted_topics import limit_deleted, load_deleted, store_deleted
 from hastore.store.queue.queue_read import GetMessageResult, QueueRead
+from hastore.store.queue.unit_check import UnitCheck
 from hastore.store.record.layout import (
     HEAD_READ_SIZE,
     MESSAGE_MAGICS,
@@ -269,6 +270,7 @@ class MessageStore:
             queue=queue,
             log_min_offset=lambda: self.commit_log.min_offset,
             read_record=self._check_at,
+            unit_check=UnitCheck(self.commit_log.read),
             max_count=max_count,
             max_size=max_size,
             message_filter=message_filter,

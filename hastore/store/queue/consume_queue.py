@@ -58,6 +58,7 @@ class ConsumeQueue:
         "repair_to",
         "tail",
         "topic",
+        "trusted_from",
     )
 
     def __init__(self, files: ConsumeQueueFiles, root: str, topic: str, queue_id: int) -> None:
@@ -68,6 +69,9 @@ class ConsumeQueue:
         self.tail = bytearray()  # units from next_offset - len / 20 on, not written yet
         # A put in [repair_from, repair_to) may replace the existing unit.
         self.repair_from = self.repair_to = 0
+        # Units from here on were put while the store was open, so they name records of the queue;
+        # earlier ones are checked when they are read.  At most ``next_offset``.
+        self.trusted_from = 0
         self._patches: dict[int, bytes] = {}  # units of such puts, not written yet
         self._obsolete: list[ConsumeQueueFile] = []  # to be removed before the next write
         self._files = files
@@ -82,6 +86,7 @@ class ConsumeQueue:
         """Set the queue's end, with nothing pending."""
         self.max_offset = self.next_offset = max_offset
         self.max_physic_offset = max_physic_offset
+        self.trusted_from = min(self.trusted_from, max_offset)
         self.tail.clear()
         self._chunk = (0, b"")
         for queue_offset in [index for index in self._patches if index >= max_offset]:

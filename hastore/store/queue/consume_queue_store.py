@@ -181,6 +181,11 @@ class ConsumeQueueStore:
         """Bytes of each file."""
         return self._files.file_size
 
+    def distrust(self) -> None:
+        """Have all units checked when they are read: other bytes were written into the log."""
+        for queue in self._queues.values():
+            queue.trusted_from = queue.next_offset
+
     # -- deleted topics --------------------------------------------------------------------------
 
     def is_deleted(self, topic: str, physic_offset: int) -> bool:

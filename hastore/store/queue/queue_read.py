@@ -4,9 +4,11 @@
 
 A read checks a limited number of units, and reads a limited number of records for their tags,
 whatever the filter passes.  ``next_begin_offset`` is after the last unit checked, so nothing is
-skipped.  If a record has to be read, it and the rest of the units read so far are one step
-(``cold_read``), which may run in a thread; between two steps files may expire, and queues may be
-cut at their front.  Source of the statuses: RocketMQ ``DefaultMessageStore.getMessage``.
+skipped but units that name no record of the queue: RocketMQ's client drops the rest of an answer
+after bytes that are no record, so such a unit costs its own index only.  If a record has to be
+read, it and the rest of the units read so far are one step (``cold_read``), which may run in a
+thread; between two steps files may expire, and queues may be cut at their front.  Source of the
+statuses: RocketMQ ``DefaultMessageStore.getMessage``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import attrs
 from hastore.message import PROPERTY_TAGS
 from hastore.status import GetMessageStatus
 from hastore.store.log.cold_read import ReadStep
+from hastore.store.queue.unit_check import MULTI_DISPATCH_PREFIX
 from hastore.store.record.message_codec import decode_properties
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.store.log.cold_read import ReadSteps
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.unit import Unit
+    from hastore.store.queue.unit_check import UnitCheck
     from hastore.store.record.message_filter import TagFilter
     from hastore.store.record.record_check import RecordCheck
 
@@ -65,6 +69,7 @@ class QueueRead:
     queue: ConsumeQueue
     log_min_offset: Callable[[], int]
     read_record: Callable[[int], tuple[bytes, RecordCheck] | None]
+    unit_check: UnitCheck
     max_count: int
     max_size: int
     message_filter: TagFilter | None
@@ -76,9 +81,14 @@ class QueueRead:
     _position: int = attrs.field(default=0, init=False)  # of the next unit to check
     _is_wanting: bool = attrs.field(default=True, init=False)
     _min_offset: int = attrs.field(default=0, init=False)  # of the log
+    _trusted_from: int = attrs.field(default=0, init=False)  # the queue's, at the last read of it
+    _topic: bytes = attrs.field(default=b"", init=False)
+    _has_other_topics: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Read records only if the filter needs them."""
+        """Keep records only if the filter needs them."""
+        self._topic = self.queue.topic.encode(errors="surrogateescape")
+        self._has_other_topics = self.queue.topic.startswith(MULTI_DISPATCH_PREFIX)
         if self.message_filter is not None and not self.message_filter.passes_all:
             self._records = []
 
@@ -92,6 +102,7 @@ class QueueRead:
             if not units:
                 break
             self._min_offset = self.log_min_offset()
+            self._trusted_from = 0 if self._has_other_topics else queue.trusted_from
             first = self._select(units, reads=False)
             if first is not None:
                 rest = units[first:]
@@ -112,13 +123,16 @@ class QueueRead:
                 pass
             elif unit.physic_offset < self._min_offset:
                 self._was_removing = True
-            elif self._records is None:
+            elif self._records is None and self._position + index >= self._trusted_from:
                 self._take(unit)
-            elif self._has_code(unit):
+            elif self._records is None or self._has_code(unit):
                 if not reads:
                     self._position += index
                     return index
-                self._take_matching(unit, self._records)
+                if self._records is None:
+                    self._take_checked(unit, self._position + index)
+                else:
+                    self._take_matching(unit, self._position + index, self._records)
         else:
             index = len(units)
         self._position += index
@@ -158,7 +172,17 @@ class QueueRead:
         self._ranges.append((unit.physic_offset, unit.size))
         self._size += unit.size
 
-    def _take_matching(self, unit: Unit, records: list[bytes]) -> None:
+    def _take_checked(self, unit: Unit, queue_offset: int) -> None:
+        """Take a unit that a start has found, if it names a record of the queue."""
+        check = self.unit_check
+        if check.names_record(unit, self._topic, self.queue.queue_id, queue_offset):
+            self._take(unit)
+            return
+        self._records_read += 1  # so that many of them do not make a read long
+        if unit.physic_offset < self.log_min_offset():  # its file expired just now
+            self._was_removing = True
+
+    def _take_matching(self, unit: Unit, queue_offset: int, records: list[bytes]) -> None:
         """Take a unit if its record's own tags are wanted: other tags may have the same code."""
         self._records_read += 1
         found = self.read_record(unit.physic_offset)
@@ -167,6 +191,12 @@ class QueueRead:
                 self._was_removing = True
             return
         record, check = found
+        place = self._topic, self.queue.queue_id, queue_offset
+        is_named = self._has_other_topics or place == (
+            check.topic, check.queue_id, check.queue_offset
+        )  # fmt: skip
+        if not is_named or check.size != unit.size:
+            return
         tags = decode_properties(check.properties).get(PROPERTY_TAGS)
         assert self.message_filter is not None
         if self.message_filter.matches_tags(tags):

@@ -51,6 +51,7 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
         queue.cut(last)
     else:
         queue.set_end(end, last[1].physic_offset + last[1].size)
+    queue.trusted_from = queue.max_offset
     if queue.files:
         _find_front(queue, files)
         queue.repair_to = queue.max_offset

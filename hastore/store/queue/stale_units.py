@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from hastore.store.queue.unit import UNIT_SIZE
+from hastore.store.queue.unit_check import MULTI_DISPATCH_PREFIX
 from hastore.store.record.layout import HEAD_READ_SIZE
 from hastore.store.record.record_check import (
     INTACT_KINDS,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 CHECKS_MAX: Final = 20_000  # of units that turn out to be good, in one start: some 0.3 s
 UNITS_CHECKED_MAX: Final = 16  # of one queue, likewise
-MULTI_DISPATCH_PREFIX: Final = "%LMQ%"  # topics whose units name records of other topics
 
 
 class StaleUnit(NamedTuple):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hastore.store.queue.unit import Unit
 
 _NAMED: Final = head_struct("size", "magic", "queue_id", "queue_offset", "stored_offset")
+# Topics whose units name records of other topics: RocketMQ's multi dispatch.
+MULTI_DISPATCH_PREFIX: Final = "%LMQ%"
 _WINDOW_SIZE: Final = 4_096  # read at once: small records lie side by side
 
 
