@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from hastore.store.tools.repair.plan import RepairPlan
 
 INDEX_NOT_READ: Final = (
-    "the index was not checked: its files differ in size from the configuration; name the node's"
-    " configuration with -c, or set HASTORE_STORE_INDEX_SLOTS and HASTORE_STORE_INDEX_ENTRIES"
+    "the index was not checked: its files differ in size from the configuration, and no sizes fit"
+    " their headers; name the node's configuration with -c, or set"
+    " HASTORE_STORE_INDEX_SLOTS and HASTORE_STORE_INDEX_ENTRIES"
 )
 _RATED_SIZE_MIN: Final = 10_000_000
 

@@ -5,8 +5,9 @@
 
 Entries are in the order of the log, so both are read once, side by side.  Each entry must lead to
 the previous one of its slot, and at a file's end each slot to its newest entry: then no chain has a
-loop, and every entry can be found.  An entry that is out of order is set aside: waiting for its
-record would make all entries after it dangle, too.  Memory: one file's slots.
+loop, and every entry can be found.  A file of another size than the configured one is read with the
+numbers of slots and entries that it turns out to have.  An entry that is out of order is set aside:
+waiting for its record would make all entries after it dangle, too.  Memory: one file's slots.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import itertools
 from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from hastore.store.index.found_layout import find_layout
 from hastore.store.index.layout import (
     ENTRY,
     ENTRY_SIZE,
@@ -77,6 +79,7 @@ class IndexVerification:
         self._path = f"{data_dir}/{INDEX_DIR}"
         self._layout = layout
         self._findings = findings
+        self._layouts: dict[str, IndexLayout] = {}  # of files of another size, by name
         self._topic_hashes: dict[str, int] = {}
         self._missing: _Missing | None = None
         self._has_begun = False  # any record's keys were found
@@ -92,11 +95,12 @@ class IndexVerification:
             ):
                 continue
             self.file_count += 1
-            if entry.size == layout.file_size:
+            if entry.size == layout.file_size or (entry.size and self._find_layout(entry.name)):
                 names.append(entry.name)
             elif entry.size:
                 detail = f"{entry.name} has {entry.size} bytes, not the {layout.file_size} of"
-                detail += f" {layout.slot_count} slots and {layout.entry_count} entries: not read"
+                detail += f" {layout.slot_count} slots and {layout.entry_count} entries, and no"
+                detail += " other numbers fit its header: not read"
                 self._add(Severity.WARNING, "index-header", 0, detail)
         self.is_there = bool(names)
         self._out_of_order: list[_Found] = []
@@ -220,6 +224,19 @@ class IndexVerification:
 
     # -- files -----------------------------------------------------------------------------------
 
+    def _find_layout(self, name: str) -> bool:
+        """Find the layout of a file of another size; return whether the file can be read."""
+        path = f"{self._path}/{name}"
+        with contextlib.closing(self._disk.open_file(path, writable=False)) as disk_file:
+            data = disk_file.pread(HEADER_SIZE, 0)
+            if len(data) < HEADER_SIZE:
+                return False
+            header = unpack_header(data)
+            layout = find_layout(disk_file, header)
+        if layout is not None:
+            self._layouts[name] = layout
+        return layout is not None
+
     def _in_order(self, entries: Iterator[_Found]) -> Iterator[_Found]:
         """Yield the entries in the log's order, and set aside those with a wrong offset.
 
@@ -246,21 +263,24 @@ class IndexVerification:
             path = f"{self._path}/{name}"
             with contextlib.closing(self._disk.open_file(path, writable=False)) as disk_file:
                 header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
-                if self._layout.holds(header):
-                    yield from self._read_file(disk_file, name, header)
+                layout = self._layouts.get(name, self._layout)
+                if layout.holds(header):
+                    yield from self._read_file(disk_file, name, header, layout)
                 else:
                     detail = f"{name} has an impossible header: {tuple(header)}"
                     self._add(Severity.DAMAGE, "index-header", 0, detail)
 
-    def _read_file(self, disk_file: DiskFile, name: str, header: IndexHeader) -> Iterator[_Found]:
-        slot_count = self._layout.slot_count
+    def _read_file(
+        self, disk_file: DiskFile, name: str, header: IndexHeader, layout: IndexLayout
+    ) -> Iterator[_Found]:
+        slot_count = layout.slot_count
         slots = IndexSlots(slot_count)
         heads = slots.numbers
         offsets = [header.begin_physic_offset, header.end_physic_offset]
         number = 1
         while number < header.index_count:
             count = min(_ENTRIES_A_READ, header.index_count - number)
-            position = self._layout.entry_position(number)
+            position = layout.entry_position(number)
             data = disk_file.pread(count * ENTRY_SIZE, position).ljust(count * ENTRY_SIZE, b"\0")
             for fields in ENTRY.iter_unpack(data):
                 entry = IndexEntry._make(fields)
@@ -279,16 +299,21 @@ class IndexVerification:
             detail = f"{name} says it has records {header.begin_physic_offset} to"
             detail += f" {header.end_physic_offset}, but has {offsets[0]} to {offsets[1]}"
             self._add(Severity.DAMAGE, "index-header", offsets[0], detail)
-        self._check_slots(disk_file, name, header, slots)
+        self._check_slots(disk_file, name, header, layout, slots)
 
     def _check_slots(
-        self, disk_file: DiskFile, name: str, header: IndexHeader, slots: IndexSlots
+        self,
+        disk_file: DiskFile,
+        name: str,
+        header: IndexHeader,
+        layout: IndexLayout,
+        slots: IndexSlots,
     ) -> None:
         """Compare the slots; those of a growing file may be ahead of its header."""
-        mark = unpack_mark(disk_file.pread(ENTRY_SIZE, self._layout.mark_position))
+        mark = unpack_mark(disk_file.pread(ENTRY_SIZE, layout.mark_position))
         limit = header.index_count if mark is not None or self._findings.is_open else 2**31
         covered = empty = 0
-        for start, numbers in read_slots(disk_file, self._layout.slot_count):
+        for start, numbers in read_slots(disk_file, layout.slot_count):
             empty += _count_used(slots.numbers[covered:start])
             covered = start + len(numbers)
             ours = slots.numbers[start:covered]

@@ -3,6 +3,7 @@
 import collections
 import struct
 
+import attrs
 import pytest
 
 from hastore.config import StoreConfig
@@ -58,6 +59,16 @@ def test_accepts_rocketmqs_stores(golden, golden_copy, name):
     assert report.units > 45
     assert report.keys == (118 if name == "propcrc" else 399 + 259)
     assert report.units_behind == report.keys_behind == 0
+
+
+@pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "replica_master", "crashed"])
+def test_reads_an_index_of_any_sizes(golden, name):
+    """The configuration has RocketMQ's sizes, the golden stores have 200 slots and 400 entries."""
+    config = attrs.evolve(GOLDEN_CONFIG, max_hash_slot_num=5_000_000, max_index_num=20_000_000)
+    report = verify(real_env().disk, config, str(golden / name))
+    assert report.findings == ()
+    assert report.has_index
+    assert report.keys == (118 if name == "propcrc" else 399 + 259)
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +297,18 @@ def test_reports_a_wrong_time(disk):
     assert [kind for kind, _ in damage(verify(disk))] == ["index-time"]
 
 
+def test_reports_damage_in_an_index_of_any_sizes(disk):
+    """A wrong time and a slot that leads nowhere, in files of 5 slots and 25 entries."""
+    path = index_files(disk)[1]
+    disk.overwrite(path, LAYOUT.entry_position(9) + 12, (99).to_bytes(4, "big"))
+    disk.overwrite(path, 40 + 4 * 3, bytes(4))
+    config = attrs.evolve(CONFIG, max_hash_slot_num=200, max_index_num=400)
+    as_configured = verify(disk)
+    report = verify(disk, config)
+    assert damage(report) == damage(as_configured)
+    assert report.keys == as_configured.keys
+
+
 def test_reports_a_header_that_contradicts_the_entries(disk):
     """Its offset or number of slots in use is wrong, or its count impossible."""
     path = index_files(disk)[1]
@@ -389,8 +412,10 @@ def test_entries_after_the_end_of_the_log_are_read_one_after_another(disk, monke
     assert reads[0] < reads[len(reads) // 2] < reads[-1]
 
 
-def test_reports_index_files_of_another_size(disk):
-    """The configuration is not the node's, so the files are not read."""
+def test_reports_index_files_of_another_size_whose_header_fits_none(disk):
+    """The configuration is not the node's, and the header does not show the sizes either."""
+    for path in index_files(disk):
+        disk.overwrite(path, 16, bytes([0, 0, 0, 0, 0, 0, 0, 1] * 2))
     report = verify(disk, StoreConfig(data_dir="/d", mapped_file_size_consume_queue=160))
     assert report.is_whole
     assert not report.has_index
