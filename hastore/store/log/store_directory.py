@@ -65,12 +65,20 @@ class LogFiles:
     """The start offsets of a log's files, and the other names among them.
 
     ``unfinished`` is a last file whose creation was interrupted: it has no bytes of the log.
+    ``empty_offset`` is where a log without files begins and ends.
     """
 
     offsets: tuple[int, ...]
     file_size: int
     unfinished: FileStat | None
     foreign: tuple[str, ...]
+    empty_offset: int = 0
+
+    def kept_empty(self) -> LogFiles:
+        """Return the same, with the offset that an unfinished file names if it is the only one."""
+        offset = 0 if self.unfinished is None else int(self.unfinished.name)
+        is_start = not self.offsets and offset % self.file_size == 0
+        return attrs.evolve(self, empty_offset=offset) if is_start else self
 
 
 def check_is_store(disk: Disk, data_dir: str) -> None:

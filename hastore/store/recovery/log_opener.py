@@ -49,8 +49,10 @@ class LogEnd:
     intact_offset: int | None = None
 
     def offset(self, found: LogFiles) -> int:
-        """Return the log's end; 0 if there is no file."""
-        return found.offsets[self.index] + self.position if found.offsets else 0
+        """Return the log's end; without a file the offset that an empty one names."""
+        if not found.offsets:
+            return found.empty_offset
+        return found.offsets[self.index] + self.position
 
 
 @final
@@ -102,7 +104,7 @@ class LogOpener:
         used = min(end.index + (1 if end.position else 0), len(found.offsets))
         kept = 0
         if used or not begins_anywhere:
-            queue.first_file_offset = found.offsets[0] if found.offsets else 0
+            queue.first_file_offset = found.offsets[0] if found.offsets else found.empty_offset
             kept = used + 1
         for offset in reversed(found.offsets[kept:]):
             self._remove(f"{self.path}/{file_name(offset)}")

@@ -493,3 +493,14 @@ def test_power_cut_loses_no_flushed_bytes(sizes, seed, master):
     if master:
         stored = append(third).physic_offset
         assert message_codec.decode(third.read(stored, FILE_SIZE)).body == b"body"
+
+
+@pytest.mark.parametrize("size", [0, FILE_SIZE])
+def test_a_log_whose_only_file_is_empty_keeps_its_offset(size):
+    """The files before it have expired; the queues and the groups' offsets continue there."""
+    disk = FakeDisk()
+    offset = 3 * FILE_SIZE
+    disk.put(f"/d/commitlog/{offset:020d}", bytes(size))
+    log = open_log(fake_env(disk))
+    assert (log.min_offset, log.max_offset) == (offset, offset)
+    assert append(log).physic_offset == offset
