@@ -181,6 +181,12 @@ class LogDamagedError(StoreError):
         self.physic_offset = physic_offset
 
 
+class TableFileError(StoreError):
+    """A table below ``config/`` is whole and cannot be read; nothing was changed."""
+
+    exit_code = 4
+
+
 class LossRefusedError(StoreError):
     """A change would leave out messages that may be right; nothing was changed."""
 

@@ -89,9 +89,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "json_file_unreadable": ("{path} cannot be read ({reason}): {instead}",),
     "config_file_refused": ("the configuration of topics or groups was not written: {reason}",),
     "reply_topic_refused": ("this node has no reply topic, so no request-reply: {reason}",),
-    "topic_unreadable": ("topic {topic} in topics.json is ignored: {reason}",),
-    "group_unreadable": ("group {group} in subscriptionGroup.json is ignored: {reason}",),
-    "consumer_offset_unreadable": ("the offset of {key}, queue {queue}, is ignored: {reason}",),
+    "table_rows_ignored": ("{rows} rows of {table} are ignored; the first is {first}: {reason}",),
     "consume_queue_damaged": (
         (
             "consume queue {topic}/{queue_id} is damaged ({reason}): built again from offset"

@@ -48,6 +48,8 @@ class StoreHealth:
     has_room_for_two_files: bool | None = attrs.field(default=None, init=False)
     # A damaged record inside the log, by its offset, and what is wrong with it; None: none was met.
     bad_record: tuple[int, str] | None = attrs.field(default=None, init=False)
+    # Tables that a start could not read, by file name: why, and what it read instead.
+    torn_tables: dict[str, str] = attrs.field(factory=dict, init=False)
     _reasons: dict[tuple[Write, str], str] = attrs.field(factory=dict, init=False)
     _subscribers: list[Callable[[], None]] = attrs.field(factory=list, init=False)
 

@@ -26,8 +26,9 @@ from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.store.index.service import IndexService
+from hastore.store.json_file import JsonFile
 from hastore.store.log.cold_read import ReadStep
-from hastore.store.log.store_directory import check_is_store
+from hastore.store.log.store_directory import TABLE_FILES, check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.deleted_topics import limit_deleted, load_deleted, store_deleted
 from hastore.store.queue.queue_read import GetMessageResult, QueueRead
@@ -56,7 +57,7 @@ from hastore.store.store_lock import StoreLock
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
@@ -74,15 +75,24 @@ _log = logger("store")
 
 
 def lock_store(env: Env, config: StoreConfig) -> StoreLock:
-    """Lock a store's directory, making it if there is none.
+    """Lock a store's directory, making it if there is none, and check its tables.
 
-    Raises StoreLockedError, NotAStoreError, DiskError.
+    Raises StoreLockedError, NotAStoreError, TableFileError, DiskError.
     """
     path = config.data_dir.rstrip("/") or "/"
     env.failed_writes.forget_below(path)  # what could not be stored is read again as it is
     check_is_store(env.disk, path)
     env.disk.make_dirs(path)
-    return StoreLock.take(env.disk, path)
+    lock = StoreLock.take(env.disk, path)
+    try:
+        for name, members in TABLE_FILES.items():
+            torn = JsonFile(env.disk, f"{path}/{name}").check(members)
+            if torn is not None:
+                lock.torn_tables[name] = torn
+    except BaseException:
+        lock.release(clean=False)
+        raise
+    return lock
 
 
 @final
@@ -98,6 +108,7 @@ class MessageStore:
     checkpoint: StoreCheckpoint
     redispatch_from: int  # the offset where the dispatch has to begin
     completed_cut: LogCut | None = None  # the cut that this opening has finished
+    torn_tables: Mapping[str, str] = attrs.field(factory=dict)  # the lock's
     redispatched_to: int = 0  # how far it has come; the dispatch sets it before ``close``
 
     @classmethod
@@ -182,6 +193,7 @@ class MessageStore:
             checkpoint,
             max(redispatch_from, commit_log.min_offset),
             completed_cut,
+            lock.torn_tables,
         )
 
     def close(

@@ -34,6 +34,8 @@ class StoreLock:
     disk: Disk
     path: str
     _lock: DirectoryLock
+    # Tables that a start found torn, by file name: why, and what it read instead.
+    torn_tables: dict[str, str] = attrs.field(factory=dict, init=False)
     # Called with whether the stop was clean, before the directory is released.
     _at_release: list[Callable[[bool], None]] = attrs.field(factory=list, init=False)
     _process_id: int | None = attrs.field(default=None, init=False)  # in ``abort``, once written

@@ -18,11 +18,13 @@ Invariant: ``from_dict(x.to_dict()) == x``; bad JSON values raise ProtocolError 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import attrs
 
 from hastore.errors import ProtocolError
+from hastore.quantities import read_integer
 from hastore.wire.remoting_command import (
     boolean_field,
     check_text,
@@ -49,6 +51,7 @@ DELETED_TOPICS: Final = "deletedTopics"
 DELETED_GROUPS: Final = "deletedGroups"
 # hastore's field of a topic.
 AUTO_CREATED: Final = "autoCreated"
+_LEVEL: Final = re.compile(r"[0-9]{1,5}")
 _SINGLE_TAG: Final = "SINGLE_TAG"
 
 
@@ -268,6 +271,17 @@ def read_deleted_topics(value: Mapping[str, Any]) -> tuple[dict[str, DeletedTopi
         except ProtocolError:
             unreadable.append(topic)
     return table, unreadable
+
+
+def stored_delay_offsets(value: Mapping[str, Any]) -> dict[int, int]:
+    """Return the offsets of ``delayOffset.json`` by level, without rows that are not offsets."""
+    table = value.get("offsetTable")
+    found = {}
+    for level, row in table.items() if isinstance(table, dict) else ():
+        offset = read_integer(row)
+        if _LEVEL.fullmatch(level) and offset is not None and offset >= 0:
+            found[int(level)] = offset
+    return found
 
 
 def _queue_nums(value: Mapping[str, Any], name: str) -> int:

@@ -13,12 +13,16 @@ from hastore.broker.groups import (
 )
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.observe.node_status import NodeStatus
+from hastore.client.admin import AdminClient
 from hastore.config import RemotingConfig
 from hastore.errors import DiskFullError, RequestFailedError
 from hastore.wire.config_tables import DataVersion, SubscriptionGroupConfig
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
+from tests.support.nodes.reading import open_master
+from tests.support.waiting import eventually
 
 CONFIG = "/d/config"
 
@@ -220,6 +224,39 @@ def test_damaged_files_do_not_prevent_a_start(content, offsets):
         disk.put(f"{CONFIG}/{name}", content)
     data = make(disk)
     assert data.offsets.offsets == offsets
+
+
+async def test_a_node_shows_what_its_start_read_instead_of_torn_tables(tmp_path):
+    """Until the next start, even after the table was written again."""
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "consumerOffset.json").write_bytes(bytes(40))
+    (config / "consumerOffset.json.bak").write_text('{"offsetTable": {"T@g": {0: 0,}}}')
+    (config / "delayOffset.json").write_text("{")
+    async with (
+        open_master(tmp_path) as master,
+        AdminClient.connect(master.address) as admin,
+    ):
+        await admin.update_offset("g", "T", 1, 7)
+        assert await admin.consumer_offsets() == {("T", "g"): {0: 0, 1: 7}}
+        await eventually((config / "consumerOffset.json.torn").exists)
+        torn = NodeStatus.from_dict(master.status().to_dict()).torn_tables
+        assert torn.keys() == {"config/consumerOffset.json", "config/delayOffset.json"}
+        assert torn["config/consumerOffset.json"].endswith(f"; {config}/consumerOffset.json.bak")
+        assert torn["config/delayOffset.json"].endswith("; starting without it: no backup")
+    async with open_master(tmp_path) as master:
+        assert "config/consumerOffset.json" not in master.status().torn_tables
+
+
+@pytest.mark.parametrize("row", ['"@": {"0": 1}', '"T@": {"0": 1}', '"@g": {"0": 1}', '"x": 7'])
+def test_a_bad_row_costs_that_row_only(row, caplog):
+    """Rows without a topic or a group were copied to slaves, too.  One line has the number."""
+    disk = FakeDisk()
+    content = b'{"offsetTable": {%s, "T@g": {"0": 5.0}, "y": 8}}' % row.encode()
+    disk.put(f"{CONFIG}/consumerOffset.json", content)
+    assert make(disk).offsets.offsets == {"T@g": {0: 5}}
+    (line,) = [record.msg for record in caplog.records]
+    assert (line["event"], line["table"], line["rows"]) == ("table_rows_ignored", "offsetTable", 2)
 
 
 def test_a_java_brokers_files_are_read():

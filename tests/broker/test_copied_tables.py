@@ -65,11 +65,11 @@ def test_the_other_tables_of_a_java_master_are_read():
     assert groups.rows["g"].retry_max_times == 3
     assert not groups.rows["g"].consume_enable
     offsets = read_consumer_offsets(
-        b'{"offsetTable":{"T@g":{0:5,1:7,2:-1},"%RETRY%g@g":{0:0},"odd":{0:1}}}'
+        b'{"offsetTable":{"T@g":{0:5,1:7,2:-1},"%RETRY%g@g":{0:0},"odd":{0:1},"@":{0:1}}}'
     )
     assert offsets.version is None
     assert offsets.rows == {"T@g": {0: 5, 1: 7}, "%RETRY%g@g": {0: 0}}
-    assert offsets.left_out == ("odd",)
+    assert offsets.left_out == ("odd", "@")
     assert read_delay_offsets(b'{"offsetTable":{1:5,3:0,18:7}}') == {1: 5, 3: 0, 18: 7}
 
 

@@ -135,6 +135,12 @@ MASTER_LOG_DAMAGED = attrs.evolve(
             NagiosState.CRITICAL,
             "its log is damaged at 77; a member compared its own log with it: bad-body-crc",
         ),
+        (
+            attrs.evolve(FINE, torn_tables={"config/topics.json": "it is empty; instead: .bak"}),
+            {},
+            NagiosState.WARNING,
+            "config/topics.json was torn at the start: it is empty; instead: .bak",
+        ),
         (attrs.evolve(FINE, disk_used_ratio=0.85), {}, NagiosState.WARNING, "disk 85 % full"),
         (
             attrs.evolve(FINE, disk_used_ratio=0.95),

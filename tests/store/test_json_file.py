@@ -1,12 +1,14 @@
-"""JsonFile: one of two copies is always readable, and reading never raises."""
+"""JsonFile: one of two copies is always readable, and a start refuses what no crash leaves."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.errors import DiskError
+from hastore.errors import DiskError, TableFileError
 from hastore.store.json_file import JsonFile
+from tests.store.whole_store import config_of, open_store
 from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
 
 PATH = "/d/config/topics.json"
@@ -93,3 +95,65 @@ def test_file_cut_at_any_byte_loads_without_an_error(size, keep_backup):
     if not keep_backup:
         disk.remove(PATH + ".bak")
     assert JsonFile(disk, PATH).load() in ({"n": 2, "text": "ab"}, {"n": 1} if keep_backup else {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"offsetTable":{"T@g":{0:5,}}}',
+        "{'offsetTable':{'T@g':{'0':5}}}",
+        '\ufeff{"offsetTable":{"T@g":{0:5}}}',
+    ],
+)
+def test_a_file_edited_by_hand_is_read_as_rocketmq_reads_it(text):
+    """Taken for torn, it cost the offsets of all groups."""
+    disk = FakeDisk()
+    disk.put(PATH, text.encode())
+    file = JsonFile(disk, PATH)
+    assert file.check(("offsetTable",)) is None
+    assert file.load() == {"offsetTable": {"T@g": {"0": 5}}}
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(20), b'{"a": ', b'{"a": "b', b'{"a\0\0b": 1}'])
+def test_the_check_says_what_is_read_instead_of_a_torn_file(torn):
+    """A missing file is not torn: a kill between a store's two steps leaves only the backup."""
+    disk = FakeDisk()
+    assert JsonFile(disk, PATH).check() is None
+    disk.put(PATH, torn)
+    assert JsonFile(disk, PATH).check().endswith("; starting without it: no backup")
+    disk.put(PATH + ".bak", b'{"n": 1}')
+    assert JsonFile(disk, PATH).check().endswith(f"; {PATH}.bak")
+    disk.remove(PATH)
+    assert JsonFile(disk, PATH).check() is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{\n "offsetTable": {"T@g": {0: 5}} "x": 1}', "line 2, column 33: neither , nor }"),
+        (b"[]", "line 1, column 1: not an object"),
+        (b'{"offsetTable": [1]}', "offsetTable is not an object"),
+        ('{"offsetTable": {}}'.encode("utf-16"), "line 1, column 1: not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", ".bak"])
+async def test_a_whole_table_that_cannot_be_read_stops_the_start(
+    content, reason, suffix, autojump_clock
+):
+    """So does such a backup of a torn table.  Nothing is changed, and the directory is free."""
+    disk = FakeDisk()
+    env = fake_env(disk)
+    open_store(env, config_of()).close(clean=True)
+    path = "/d/config/consumerOffset.json"
+    disk.put(path, b"")
+    disk.put(path + suffix, content)
+    before = disk.files("/d/")
+    for _ in range(2):
+        with pytest.raises(TableFileError) as caught:
+            open_store(env, config_of())
+        assert caught.value.exit_code == 4
+        assert caught.value.path == path + suffix
+        assert f"{path}{suffix}: {reason}" in str(caught.value)
+    assert disk.files("/d/") == before
+    disk.put(path + suffix, b"{}")
+    open_store(env, config_of()).close(clean=True)

@@ -36,7 +36,6 @@ from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.message import PROPERTY_UNIQ_KEY
-from hastore.quantities import read_digits
 from hastore.status import PutMessageStatus
 from hastore.store.json_file import JsonFile
 from hastore.store.log.store_directory import DELAY_OFFSET_FILE
@@ -52,6 +51,7 @@ from hastore.store.record.delay_message import (
 from hastore.store.record.message_codec import decode
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
+from hastore.wire.config_tables import stored_delay_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -202,7 +202,7 @@ class ScheduleMessageService:
 
     def _begin(self) -> None:
         """Place a cursor in the queue of each level, and in each other schedule queue."""
-        stored = _offsets_of(self._stored)
+        stored = stored_delay_offsets(self._stored)
         queues = {
             queue.queue_id + 1: queue
             for queue in self.message_store.consume_queues
@@ -447,12 +447,3 @@ def _up_to_size(units: Sequence[Unit]) -> Sequence[Unit]:
         if count and size > _BATCH_SIZE_MAX:
             return units[:count]
     return units
-
-
-def _offsets_of(stored: dict[str, Any]) -> dict[int, int]:
-    """Return the table of ``delayOffset.json``, without values that are not offsets."""
-    return {
-        level: offset
-        for key, offset in stored[_OFFSET_TABLE].items()
-        if (level := read_digits(key)) is not None and isinstance(offset, int) and offset >= 0
-    }

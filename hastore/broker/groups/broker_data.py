@@ -9,8 +9,9 @@
 Each is written in a thread, from a copy, and again after a disk error.  Only a request that makes
 or deletes a topic or a group waits until it is on the disk.
 
-Invariants: an unreadable file never prevents the start; the topics that have consume queues are
-restored from them.  No crash leaves a topic or a group there that has lost its offsets by a
+Invariants: the topics that have consume queues are restored from them.  A torn file never prevents
+a start; one that was edited into something unreadable does, before it changes anything
+(``lock_store``).  No crash leaves a topic or a group there that has lost its offsets by a
 deletion: consumerOffset.json is written after the other two, and keeps offsets that were removed
 while one of those cannot be written.  Offsets that are committed do not wait for that.
 """

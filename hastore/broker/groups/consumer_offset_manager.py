@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from hastore.broker.groups.topic_config_manager import read_table
+from hastore.broker.groups.topic_config_manager import IgnoredRows, read_table
 from hastore.broker.quotas import table_full
 from hastore.errors import ProtocolError, RequestFailedError
-from hastore.trace import logger
 from hastore.wire.config_tables import QUEUE_NUMS_MAX, DataVersion
 from hastore.wire.liberal_json import Rows, all_rows
 from hastore.wire.remoting_codes import ResponseCode
@@ -41,8 +40,6 @@ KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
 OFFSETS_MAX: Final = 262_144
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
-
-_log = logger("broker")
 
 
 @final
@@ -255,29 +252,30 @@ class ConsumerOffsetManager:
 
     def load(self, value: dict[str, Any]) -> None:
         """Load the content of the file; invalid offsets are logged and left out."""
-        self.version, rows = read_table(value, "offsetTable")
         on_changed, self.on_changed = self.on_changed, None
-        self._load_rows(rows)
+        self.version = self._load_rows(value, "offsetTable")
         # The same checks for the second table, in a table of its own.
         replaced = ConsumerOffsetManager(self.now_ms)
-        replaced._load_rows(read_table(value, "masterOffsetTable")[1])
+        replaced._load_rows(value, "masterOffsetTable")
         self._replaced = replaced.offsets
         self.on_changed = on_changed
 
-    def _load_rows(self, rows: dict[str, dict[str, Any]]) -> None:
+    def _load_rows(self, value: dict[str, Any], table: str) -> DataVersion:
+        ignored = IgnoredRows(table)
+        version, rows = read_table(value, ignored)
         for key, row in rows.items():
-            topic, separator, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
+            topic, _, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
             for queue_id in row:
                 try:
-                    if not separator or not _QUEUE_ID.fullmatch(queue_id):
+                    if not topic or not group or not _QUEUE_ID.fullmatch(queue_id):
                         msg = "not topic@group, or not a queue"
                         raise ProtocolError(msg)
                     offset = integer_field(row, queue_id, bits=64)
                     self.commit(group, topic, int(queue_id), offset)
                 except (ProtocolError, RequestFailedError) as error:
-                    _log.warning(
-                        "consumer_offset_unreadable", key=key, queue=queue_id, reason=str(error)
-                    )
+                    ignored.add(f"{key}, queue {queue_id}", str(error))
+        ignored.log()
+        return version
 
 
 def _topic_of(key: str) -> str:

@@ -94,8 +94,8 @@ def read_consumer_offsets(body: bytes) -> CopiedTable[dict[int, int]]:
     """
 
     def fault(key: str) -> str | None:
-        is_key = "@" in key and len(key) <= _KEY_SIZE_MAX
-        return None if is_key else "not topic@group"
+        topic, _, group = key.rpartition("@")
+        return None if topic and group and len(key) <= _KEY_SIZE_MAX else "not topic@group"
 
     value = loads_object(body, "the table")
     return _read(value, "offsetTable", fault, lambda _key, row: _integers(row, QUEUE_NUMS_MAX - 1))

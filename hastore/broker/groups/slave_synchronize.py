@@ -45,13 +45,12 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, HastoreError, ProtocolError
 from hastore.ha.client_port import PortKind, own_key
 from hastore.ha.client_port_link import open_client_port_link
-from hastore.quantities import read_digits
 from hastore.store.json_file import JsonFile
 from hastore.store.log.store_directory import DELAY_OFFSET_FILE
 from hastore.store.queue.deleted_topics import limit_deleted, lower_deleted
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
-from hastore.wire.config_tables import TABLE_TAG
+from hastore.wire.config_tables import TABLE_TAG, stored_delay_offsets
 from hastore.wire.liberal_json import loads_object
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import integer_field
@@ -231,7 +230,8 @@ class SlaveSynchronize:
             return
         self.data.offsets.follow()
         self._stored = await self.env.offload.run(self._file.load)
-        self.delay_offsets = _stored_offsets(self._stored)
+        stored = stored_delay_offsets(self._stored)
+        self.delay_offsets = {level: offset for level, offset in stored.items() if offset}
         pause_s, last_link = INTERVAL_S, None
         while True:
             link = self.live_link()
@@ -529,15 +529,3 @@ def check_answer(answer: RemotingCommand) -> None:
         remark = answer.remark or "no reason given"
         msg = f"the master answered with {answer.code}: {remark:.200}"
         raise ProtocolError(msg)
-
-
-def _stored_offsets(stored: dict[str, Any]) -> dict[int, int]:
-    """Return the table of the file, without values that are not offsets."""
-    table = stored.get(_OFFSET_TABLE)
-    if not isinstance(table, dict):
-        return {}
-    return {
-        level: offset
-        for key, offset in table.items()
-        if (level := read_digits(key)) is not None and type(offset) is int and offset > 0
-    }

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from hastore.broker.groups.topic_config_manager import read_table
+from hastore.broker.groups.topic_config_manager import IgnoredRows, read_table
 from hastore.broker.quotas import table_full
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
-from hastore.trace import logger
 from hastore.wire.config_tables import DELETED_GROUPS, DataVersion, SubscriptionGroupConfig
 from hastore.wire.liberal_json import Rows, all_rows
 from hastore.wire.remoting_codes import ResponseCode
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 GROUPS_MAX: Final = 8_192
 DELETED_MAX: Final = 1_024
-
-_log = logger("broker")
 
 
 def group_fault(group: str) -> str | None:
@@ -159,15 +156,21 @@ class SubscriptionGroupManager:
 
     def load(self, value: dict[str, Any]) -> None:
         """Load the content of the file; invalid entries are logged and left out."""
-        self.version, rows = read_table(value, "subscriptionGroupTable")
+        ignored = IgnoredRows("subscriptionGroupTable")
+        self.version, rows = read_table(value, ignored)
         for name, row in rows.items():
+            fault = group_fault(name)
+            if fault is not None:
+                ignored.add(name, fault)
+                continue
             try:
                 config = SubscriptionGroupConfig.from_dict(row, name)
             except ProtocolError as error:
-                _log.warning("group_unreadable", group=name, reason=str(error))
+                ignored.add(name, str(error))
                 continue
-            if len(self.groups) < GROUPS_MAX and group_fault(name) is None:
+            if len(self.groups) < GROUPS_MAX:
                 self.groups[name] = config
+        ignored.log()
         deleted = value.get(DELETED_GROUPS)
         if isinstance(deleted, dict):
             self.deleted = {name: deleted[name] for name in deleted if type(deleted[name]) is int}

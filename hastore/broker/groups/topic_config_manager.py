@@ -370,19 +370,27 @@ class TopicConfigManager:
 
     def load(self, value: dict[str, Any]) -> None:
         """Load the content of topics.json; invalid entries are logged and left out."""
-        self.version, rows = read_table(value, "topicConfigTable")
+        ignored = IgnoredRows("topicConfigTable")
+        self.version, rows = read_table(value, ignored)
         for name, row in rows.items():
+            fault = topic_fault(name)
+            if fault is not None:
+                ignored.add(name, fault)
+                continue
             try:
                 config = TopicConfig.from_dict(name, row)
             except ProtocolError as error:
-                _log.warning("topic_unreadable", topic=name, reason=str(error))
+                ignored.add(name, str(error))
                 continue
-            if len(self.topics) < TOPICS_MAX and topic_fault(name) is None:
+            if len(self.topics) < TOPICS_MAX:
                 self.topics[name] = config
+        ignored.log()
         self._list_auto_created()
+        ignored = IgnoredRows(DELETED_TOPICS)
         self.deleted, unreadable = read_deleted_topics(value)
         for name in unreadable:
-            _log.warning("deleted_topic_unreadable", topic=name)
+            ignored.add(name, "not a deletion")
+        ignored.log()
 
 
 def _missing(topic: str) -> str:
@@ -405,13 +413,42 @@ def new_topic_config(
     )
 
 
-def read_table(value: dict[str, Any], name: str) -> tuple[DataVersion, dict[str, dict[str, Any]]]:
-    """Return version and rows of a file, without entries that are not rows."""
+@final
+@attrs.define(eq=False)
+class IgnoredRows:
+    """The rows of a file's ``table`` that cannot be used; one log line names the first of them."""
+
+    table: str
+    _rows: int = attrs.field(default=0, init=False)
+    _first: tuple[str, str] = attrs.field(default=("", ""), init=False)  # row and reason
+
+    def add(self, row: str, reason: str) -> None:
+        """Count a row."""
+        if not self._rows:
+            self._first = row, reason
+        self._rows += 1
+
+    def log(self) -> None:
+        """Log the rows, if there are any."""
+        if self._rows:
+            row, reason = self._first
+            _log.warning(
+                "table_rows_ignored", table=self.table, rows=self._rows, first=row, reason=reason
+            )
+
+
+def read_table(
+    value: dict[str, Any], ignored: IgnoredRows
+) -> tuple[DataVersion, dict[str, dict[str, Any]]]:
+    """Return version and rows of the table that ``ignored`` names; it gets what is not a row."""
     try:
         version = DataVersion.from_dict(value.get("dataVersion"))
     except ProtocolError:
         version = DataVersion()
-    table = value.get(name)
-    if not isinstance(table, dict):
-        return version, {}
-    return version, {key: row for key, row in table.items() if isinstance(row, dict)}
+    table, rows = value.get(ignored.table), {}
+    for key, row in table.items() if isinstance(table, dict) else ():
+        if isinstance(row, dict):
+            rows[key] = row
+        else:
+            ignored.add(key, "not an object")
+    return version, rows

@@ -534,6 +534,7 @@ def _build(
 ) -> Master:
     message_store = opened.message_store
     commit_log = message_store.commit_log
+    store_health.torn_tables.update(message_store.torn_tables)
     is_sync_master = config.role is BrokerRole.SYNC_MASTER
     is_of_group = opened.term is not None
     dispatch = DispatchWake()

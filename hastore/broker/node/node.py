@@ -190,6 +190,7 @@ class RunningNode:
             quota_refusals=dict(self.quota_refusals.counts),
             clock=self.clock.status(),
             log_damage=self._log_damage(),
+            torn_tables=dict(self.store_health.torn_tables),
         )
 
     def _log_damage(self) -> LogDamage | None:

@@ -313,6 +313,7 @@ class SlaveRun:
         needed: CutNeededError | RevivalNeededError | None = None
         clean = False
         try:
+            self.store_health.torn_tables.update(message_store.torn_tables)
             parts = self._build(opened)
             if self.slave is None:
                 self.slave = _make_slave(

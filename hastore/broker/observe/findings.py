@@ -501,6 +501,12 @@ def _next_file(status: NodeStatus, _: Limits) -> Found:
         )
 
 
+def _torn_tables(status: NodeStatus, _: Limits) -> Found:
+    for path, why in status.torn_tables.items():
+        hint = f"what changed last may be missing; the next write keeps the file as {path}.torn"
+        yield Level.WARNING, f"{path} was torn at the start", why, hint
+
+
 def _stored(status: NodeStatus, _: Limits) -> Found:
     for row in status.failed_writes:
         kept = _KEPT.get(row.path) or _KEPT.get(row.path.partition("/")[0]) or _KEPT_ELSEWHERE
@@ -838,6 +844,7 @@ _NODE_RULES: Final[dict[str, Rule]] = {
     "coordinator": _coordinator,  # whether it answers, and what the node does by it
     "disk": _disk,  # has room for the log
     "next file": _next_file,  # of the log is made before it is needed
+    "table files": _torn_tables,  # were whole at the start
     "stored": _stored,  # is whatever the node keeps beside its log
     "consumers": _consumers,  # see what is confirmed
     "access": _access,  # the permissions file is in force

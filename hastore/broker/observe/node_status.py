@@ -260,6 +260,8 @@ class NodeStatus:
     coordinator: CoordinatorStatus | None = None  # None: it has none
     unverified: UnverifiedLog | None = None  # of a node of a replica group; None: all counts
     log_damage: LogDamage | None = None  # None: no member has met any
+    # Tables that the start found torn, by path: why, and what it read instead.
+    torn_tables: dict[str, str] = attrs.field(factory=dict)
     access: AccessStatus | None = None  # None: its client port needs no access keys
     tls: TlsStatus | None = None  # None: it has no certificate
     clock: ClockStatus | None = None  # None: an earlier version's status
@@ -284,10 +286,10 @@ class NodeStatus:
         return tuple(row for row in self.current_slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; ``tls``, ``unverified``, ``log_damage`` only where there is one."""
+        """Return the JSON form; what few nodes have, such as ``tls``, only where there is one."""
         status = {"schema": SCHEMA, **attrs.asdict(self)}
-        for name in ("tls", "unverified", "log_damage"):
-            if status[name] is None:
+        for name in ("tls", "unverified", "log_damage", "torn_tables"):
+            if not status[name]:
                 del status[name]
         return status
 

@@ -32,6 +32,13 @@ CUT_FILE: Final = "cut.json"  # exists while a cut of the log is not finished
 TRIMMED_DIR: Final = "trimmed"
 DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 TOPICS_FILE: Final = "config/topics.json"
+# RocketMQ's tables, which operators edit and tools write, and the objects in them.
+TABLE_FILES: Final = {
+    TOPICS_FILE: ("topicConfigTable", "deletedTopics"),
+    "config/subscriptionGroup.json": ("subscriptionGroupTable", "deletedGroups"),
+    "config/consumerOffset.json": ("offsetTable", "masterOffsetTable"),
+    DELAY_OFFSET_FILE: ("offsetTable",),
+}
 CLOCK_FILE: Final = "config/clock.json"  # when the wall clock was trusted last
 TLS_PEERS_FILE: Final = "config/tlsPeers.json"  # which client ports have completed a TLS handshake
 # Entries of a store without a commitlog/: hastore's, RocketMQ's, and lost+found.

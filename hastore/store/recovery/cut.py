@@ -37,6 +37,7 @@ import attrs
 
 from hastore.config import StoreConfig
 from hastore.errors import BelowConfirmMarkError, DiskError, DiskFullError
+from hastore.quantities import read_integer
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.index.service import INDEX_DIR, IndexService
 from hastore.store.json_file import JsonFile
@@ -323,10 +324,11 @@ def _lower_delay_offsets(disk: Disk, data_dir: str, intent: CutIntent) -> None:
     table = content.get("offsetTable")
     if not isinstance(table, dict):
         return
-    lowered = {
-        level: min(offset, ends.get(level, offset)) if type(offset) is int else offset
-        for level, offset in table.items()
-    }
+    lowered = dict(table)
+    for level in table.keys() & ends.keys():
+        offset = read_integer(table[level])
+        if offset is not None and offset > ends[level]:
+            lowered[level] = ends[level]
     if lowered != table:
         file.store({**content, "offsetTable": lowered})
 
