@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hastore.store.queue.unit import Unit
     from hastore.store.queue.unit_check import UnitCheck
 
-CHECKS_MAX: Final = 20_000  # of units that turn out to be good, in one start: some 0.3 s
+CHECKS_MAX: Final = 8_000  # of units that turn out to be good, in one start, and one a queue
 UNITS_CHECKED_MAX: Final = 16  # of one queue, likewise
 
 

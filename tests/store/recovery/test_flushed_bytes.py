@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from hastore.errors import DiskError, FileSizeMismatchError, FlushFailedError, LogDamagedError
+from hastore.store.queue import stale_units
 from hastore.store.recovery.trim import write_again
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock
@@ -103,8 +104,9 @@ def files_read(disk):
 
 
 @both_roles
-def test_long_log_is_walked_from_its_last_settled_file(master):
-    """Of the nine older files, at most the first record is read."""
+def test_long_log_is_walked_from_its_last_settled_file(master, monkeypatch):
+    """Of the nine older files, at most the first record is read, and heads for the last units."""
+    monkeypatch.setattr(stale_units, "UNITS_CHECKED_MAX", 1)
     disk, end = long_log()
     disk = disk.kill()
     store = recover(disk, master=master)
