@@ -98,12 +98,16 @@ def test_adopt_creates_topics_for_the_queues_of_the_store():
     assert topics["T"].write_queue_nums == 2
 
 
-def test_full_tables_refuse_new_rows_but_take_updates(monkeypatch):
-    """Topics, groups and consumer offsets each have a limit."""
+@pytest.fixture
+def small_tables(monkeypatch):
     monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 1)
     monkeypatch.setattr(subscription_group_manager, "GROUPS_MAX", 1)
     monkeypatch.setattr(consumer_offset_manager, "KEYS_MAX", 1)
     monkeypatch.setattr(consumer_offset_manager, "OFFSETS_MAX", 2)
+
+
+def test_full_tables_refuse_new_rows_but_take_updates(small_tables):
+    """Topics, groups and consumer offsets each have a limit."""
     data = make()
     data.topics.find_for_send("T")
     data.groups.register("g")
@@ -120,8 +124,35 @@ def test_full_tables_refuse_new_rows_but_take_updates(monkeypatch):
             refused()
     data.offsets.commit("g", "T", 1, 7)
     assert data.offsets.query("g", "T", 1) == 7
-    data.adopt([queue("U", 0)])
-    assert list(data.topics.topics) == ["T"]
+
+
+def test_what_is_on_the_nodes_own_disk_is_taken_whole(small_tables):
+    """Above the limits, too: rows were lost in memory, and in the files with the next write."""
+    disk = FakeDisk()
+    data = make(disk)
+    rows = {name: topic(name).to_dict() for name in ("T", "U", "V")}
+    disk.put(f"{CONFIG}/topics.json", json.dumps({"topicConfigTable": rows}).encode())
+    groups = {name: SubscriptionGroupConfig(group=name).to_dict() for name in "gh"}
+    groups_text = json.dumps({"subscriptionGroupTable": groups})
+    disk.put(f"{CONFIG}/subscriptionGroup.json", groups_text.encode())
+    offsets = {f"{name}@g": {"0": 1, "1": 2} for name in rows}
+    disk.put(f"{CONFIG}/consumerOffset.json", json.dumps({"offsetTable": offsets}).encode())
+    data = make(disk)
+    data.adopt([queue("W", 0)])
+    assert data.topics.topics.keys() == {*rows, "W"}
+    assert data.groups.groups.keys() == groups.keys()
+    assert data.offsets.to_dict()["offsetTable"] == offsets
+    data.topics.put(topic("U", 5))
+    assert data.topics.find_for_send("U").read_queue_nums == 5
+    data.commit("g", "U", 1, 7, None, is_slave=False)
+    for refused in (
+        lambda: data.topics.put(topic("X")),
+        lambda: data.groups.register("i"),
+        lambda: data.commit("g", "X", 0, 1, None, is_slave=False),
+        lambda: data.commit("g", "U", 2, 1, None, is_slave=False),
+    ):
+        with pytest.raises(RequestFailedError, match=r"already has|at most"):
+            refused()
 
 
 @pytest.mark.parametrize("group", ["", "a b", "x" * 249])
@@ -304,12 +335,12 @@ def test_a_copy_replaces_topics_and_keeps_their_numbers_of_queues():
     data = make()
     data.adopt([queue("T", 5), queue("gone", 0)])
     version = DataVersion(counter=9, timestamp_ms=3, state_version=2)
-    assert data.topics.copy({"T": topic("T", 4)}, version) == 0
+    data.topics.copy({"T": topic("T", 4)}, version)
     assert (list(data.topics.topics), data.topics.version) == (["T"], version)
     changes = data.topics.changes
     data.adopt([queue("T", 5)])
-    assert data.topics.copy({"T": topic("T", 4)}, version) == 0
-    assert data.topics.copy({"T": topic("T", 4)}, None) == 0
+    data.topics.copy({"T": topic("T", 4)}, version)
+    data.topics.copy({"T": topic("T", 4)}, None)
     assert data.topics.topics["T"].read_queue_nums == 4
     assert data.topics.changes == changes
     data.adopt([queue("new", 0)])
@@ -329,20 +360,23 @@ def test_a_copy_keeps_the_groups_of_the_slaves_own_consumers():
     assert list(data.groups.groups) == ["one"]
 
 
-def test_copies_stop_at_the_limits(monkeypatch):
-    """What found no room is counted."""
-    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 1)
-    monkeypatch.setattr(subscription_group_manager, "GROUPS_MAX", 1)
-    monkeypatch.setattr(consumer_offset_manager, "OFFSETS_MAX", 2)
+def test_a_masters_tables_are_copied_whole(small_tables):
+    """Else a failover would lose rows.  Of offsets of former masters as many stay as the limit."""
     data = make()
     groups = {name: SubscriptionGroupConfig(group=name) for name in "gh"}
-    assert data.topics.copy({"T": topic("T"), "U": topic("U")}, None) == 1
+    data.topics.copy({"T": topic("T"), "U": topic("U")}, None)
+    assert data.topics.topics.keys() == {"T", "U"}
     data.groups.register("own")
-    assert data.groups.copy(groups, None) == 1
-    assert list(data.groups.groups) == ["g"]
+    data.groups.copy(groups, None)
+    assert list(data.groups.groups) == ["g", "h", "own"]
     data.offsets.follow()
-    assert data.offsets.copy({"T@g": {0: 1, 1: 1, 2: 1}}, None) == 1
-    assert data.offsets.offsets == {"T@g": {0: 1, 1: 1}}
+    first = {"T@g": {0: 1}, "U@g": {0: 1}}
+    assert data.offsets.copy(first, None) == 0
+    assert data.offsets.offsets == first
+    assert data.offsets.copy({"V@g": {0: 1}, "W@g": {0: 1}}, None) == 1
+    assert data.offsets.offsets == {**first, "V@g": {0: 1}}
+    assert data.offsets.copy({"T@g": {0: 2}}, None) == 0
+    assert data.offsets.query("g", "T", 0) == 2
 
 
 def test_an_offset_follows_its_masters_when_that_moves():

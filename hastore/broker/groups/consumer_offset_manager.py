@@ -11,7 +11,9 @@ A slave follows its master queue by queue: an offset that has changed there repl
 and what a consumer has committed to the slave stays until then.  ``masterOffsetTable``, on slaves
 only, has the master's offsets that consumers of the slave have replaced.
 
-Invariant: at most KEYS_MAX pairs of topic and group, and OFFSETS_MAX offsets.
+Where there are KEYS_MAX pairs of topic and group, or OFFSETS_MAX offsets, consumers add no more.
+What the file has is taken whole, and so is a master's table; of what earlier masters had and it
+lacks, as much stays as those limits.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class ConsumerOffsetManager:
     _count: int = attrs.field(default=0, init=False)
     _topics: Counter[str] = attrs.field(factory=Counter, init=False)  # keys of each
     _replaced: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)  # by the file
+    _own: tuple[int, int] = attrs.field(default=(0, 0), init=False)  # keys and offsets, at first
     # What the master's table had when it was last copied; None on a master.
     _copied: dict[str, dict[int, int]] | None = attrs.field(default=None, init=False)
 
@@ -74,21 +77,23 @@ class ConsumerOffsetManager:
         """
         self.check(group, topic, queue_id, owner)
         key = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
+        if owner is not None and not self.has(key, queue_id):
+            if key not in self.offsets and self.key_quota is not None:
+                self.key_quota.take(owner, key, trio.current_time())
+            if self.offset_quota is not None:
+                self.offset_quota.take(owner, (key, queue_id), trio.current_time())
+        self._set(key, queue_id, offset)
+
+    def _set(self, key: str, queue_id: int, offset: int) -> None:
         queues = self.offsets.get(key)
         if queues is None:
-            if owner is not None and self.key_quota is not None:
-                self.key_quota.take(owner, key, trio.current_time())
             queues = self.offsets[key] = {}
-            self._topics[topic] += 1
+            self._topics[_topic_of(key)] += 1
         previous = queues.get(queue_id)
-        if previous == offset:
-            return
-        if previous is None:
-            if owner is not None and self.offset_quota is not None:
-                self.offset_quota.take(owner, (key, queue_id), trio.current_time())
-            self._count += 1
-        queues[queue_id] = offset
-        self._changed()
+        if previous != offset:
+            self._count += previous is None
+            queues[queue_id] = offset
+            self._changed()
 
     def check(self, group: str, topic: str, queue_id: int, owner: str | None = None) -> None:
         """Raise RequestFailedError for an impossible queue, a full table or a used-up quota."""
@@ -177,6 +182,7 @@ class ConsumerOffsetManager:
 
     def follow(self) -> None:
         """Begin to copy a master's offsets; what was loaded counts as copied."""
+        self._own = len(self.offsets), self._count
         self._copied = {
             key: queues | self._replaced.get(key, {}) for key, queues in self.offsets.items()
         }
@@ -184,21 +190,24 @@ class ConsumerOffsetManager:
     def copy(self, table: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> int:
         """Take over what has changed in the master's table; return how many offsets found no room.
 
-        What the master no longer has stays.
+        What the master no longer has stays, up to the limits.
         """
         assert self._copied is not None, "follow first"
         before, without_room = self.changes, 0
+        own_keys, own_offsets = self._own
+        keys_max = KEYS_MAX + own_keys + len(table)
+        offsets_max = OFFSETS_MAX + own_offsets + sum(map(len, table.values()))
         for key, queues in table.items():
-            topic, _, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
             copied = self._copied.setdefault(key, {})
             for queue_id, offset in queues.items():
                 if copied.get(queue_id) == offset:
                     continue
-                try:
-                    self.commit(group, topic, queue_id, offset)
-                except RequestFailedError:
+                is_new = not self.has(key, queue_id)
+                is_key_full = key not in self.offsets and len(self.offsets) >= keys_max
+                if is_new and (is_key_full or self._count >= offsets_max):
                     without_room += 1
                 else:
+                    self._set(key, queue_id, offset)
                     copied[queue_id] = offset
         if self.changes != before and version is not None:
             self.version = version
@@ -266,13 +275,13 @@ class ConsumerOffsetManager:
         for key, row in rows.items():
             topic, _, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
             for queue_id in row:
+                is_queue = _QUEUE_ID.fullmatch(queue_id) and int(queue_id) < QUEUE_NUMS_MAX
                 try:
-                    if not topic or not group or not _QUEUE_ID.fullmatch(queue_id):
+                    if not topic or not group or not is_queue:
                         msg = "not topic@group, or not a queue"
                         raise ProtocolError(msg)
-                    offset = integer_field(row, queue_id, bits=64)
-                    self.commit(group, topic, int(queue_id), offset)
-                except (ProtocolError, RequestFailedError) as error:
+                    self._set(key, int(queue_id), integer_field(row, queue_id, bits=64))
+                except ProtocolError as error:
                     ignored.add(f"{key}, queue {queue_id}", str(error))
         ignored.log()
         return version

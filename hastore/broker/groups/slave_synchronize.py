@@ -114,7 +114,7 @@ class _Copy:
     name: str
     code: RequestCode
     read: Callable[[bytes], CopiedTable[Any]]
-    take: Callable[[CopiedTable[Any]], int]
+    take: Callable[[CopiedTable[Any]], int]  # returns how many rows found no room
     has_unversioned_changes: bool = False  # a stock master's version may stay as rows change
     version: DataVersion | None = None
     tag: str | None = None  # of the connection's last answer
@@ -132,7 +132,8 @@ class _Copy:
                 table=self.name,
                 rows=left_out,
                 examples=table.left_out[:3],
-                reason="hastore does not allow their names, or the table is full",
+                reason="hastore does not allow their names, or the offsets of former masters left"
+                " no room",
             )
         self.left_out, self.version = left_out, table.version
 
@@ -340,7 +341,7 @@ class SlaveSynchronize:
             self._has_lowered = False
 
     def _take_topics(self, table: CopiedTable[TopicConfig]) -> int:
-        """Take the master's topics.  Raises RevivalNeededError, with nothing changed."""
+        """Take all of the master's topics.  Raises RevivalNeededError, with nothing changed."""
         topics, log = self.data.topics, self.message_store.commit_log
         merged = topics.merged_deletions(table.rows, table.deleted_topics)
         dispatched, queues = self.dispatched_offset(), self.message_store.consume_queues
@@ -362,16 +363,17 @@ class SlaveSynchronize:
             forgotten = {name for name in gone if topics.topics[name].auto_created}
             self._forget_offsets(forgotten)
             gone -= forgotten
-        return topics.copy(table.rows, table.version, table.deleted_topics, gone)
+        topics.copy(table.rows, table.version, table.deleted_topics, gone)
+        return 0
 
     def _take_groups(self, table: CopiedTable[SubscriptionGroupConfig]) -> int:
         groups, deleted = self.data.groups, table.deleted_groups or {}
         new = {name for name in deleted if deleted[name] != groups.deleted.get(name)}
-        without_room = groups.copy(table.rows, table.version, table.deleted_groups)
+        groups.copy(table.rows, table.version, table.deleted_groups)
         if new:
             self.data.offsets.forget_groups(new)
             self._read_offsets_again()
-        return without_room
+        return 0
 
     def _take_offsets(self, table: CopiedTable[dict[int, int]]) -> int:
         """Take the master's offsets, and remove those in topics that no longer exist.

@@ -10,13 +10,15 @@ slaves remove the offsets, too: the table of offsets alone does not say what was
 On a slave the table is a copy of its master's, and the groups that were added here: by consumers of
 the slave that its master does not know.
 
-Invariant: at most GROUPS_MAX groups and the last DELETED_MAX deleted ones; the name of each one's
-retry topic is legal too.
+Where there are GROUPS_MAX groups, clients and administrators make no more.  What the node's file
+and its master have is taken whole.
+
+Invariant: at most the last DELETED_MAX deleted groups; the name of each group's retry topic is
+legal, too.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -114,25 +116,20 @@ class SubscriptionGroupManager:
         groups: Mapping[str, SubscriptionGroupConfig],
         version: DataVersion | None,
         deleted: Mapping[str, int] | None = None,
-    ) -> int:
-        """Replace the tables by a master's; return how many of its groups they have no room for.
+    ) -> None:
+        """Replace the tables by a master's; the groups that were added here stay.
 
-        The groups that were added here stay.  Without a ``version`` the table gets the next one of
+         Without a ``version`` the table gets the next one of
         its own if it has changed.
         """
         if deleted is not None:
             self._added -= {name for name in deleted if deleted[name] != self.deleted.get(name)}
             self.deleted = dict(deleted)
         self._added -= groups.keys()
-        kept = dict(itertools.islice(groups.items(), GROUPS_MAX))
-        for name in sorted(self._added):
-            if len(kept) < GROUPS_MAX:
-                kept[name] = self.groups[name]
+        kept = {**groups, **{name: self.groups[name] for name in sorted(self._added)}}
         if kept != self.groups or version not in {None, self.version}:
             self.groups = kept
-            self._added &= kept.keys()
             self._changed(version)
-        return len(groups) - len(kept.keys() & groups.keys())
 
     def _changed(self, version: DataVersion | None = None) -> None:
         self.version = version or self.version.next(self.now_ms())
@@ -168,8 +165,7 @@ class SubscriptionGroupManager:
             except ProtocolError as error:
                 ignored.add(name, str(error))
                 continue
-            if len(self.groups) < GROUPS_MAX:
-                self.groups[name] = config
+            self.groups[name] = config
         ignored.log()
         deleted = value.get(DELETED_GROUPS)
         if isinstance(deleted, dict):

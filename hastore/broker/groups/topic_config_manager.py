@@ -16,8 +16,11 @@ consumer, or belongs to a group of the table.  A forgotten topic's next message 
 On a slave the tables are a copy of its master's from the first ``copy`` on; a topic that the log
 has and the master's table lacks is added until the next one.
 
-Invariants: at most TOPICS_MAX topics, DELETED_MAX deleted ones and DELETED_QUEUES_MAX queues of
-theirs; every name in a table is legal for messages.
+Where there are TOPICS_MAX topics, clients and administrators make no more.  What the node's file,
+its consume queues and its master have is taken whole, however much it is.
+
+Invariants: at most DELETED_MAX deleted topics and DELETED_QUEUES_MAX queues of theirs; every name
+in a table is legal for messages.
 """
 
 from __future__ import annotations
@@ -283,7 +286,7 @@ class TopicConfigManager:
         if topic_fault(topic) is not None or not 0 <= queue_id < QUEUE_NUMS_MAX:
             return
         if config is None:
-            if topic in {SCHEDULE_TOPIC, DEFAULT_TOPIC} or not self._has_room():
+            if topic in {SCHEDULE_TOPIC, DEFAULT_TOPIC}:
                 return
             config = self._default(topic)
         self.topics[topic] = attrs.evolve(
@@ -297,15 +300,15 @@ class TopicConfigManager:
         version: DataVersion | None,
         deleted: Mapping[str, DeletedTopic] | None = None,
         gone: Iterable[str] = (),
-    ) -> int:
-        """Replace the tables by a master's; return how many of its topics they have no room for.
+    ) -> None:
+        """Replace the tables by a master's.
 
         ``deleted`` None: it has no table of deleted topics.  ``gone`` are topics without messages
-        that the master has deleted.  Without a ``version`` the table gets
-        the next one of its own if it has changed.
+        that the master has deleted.  Without a ``version`` the table gets the next one of its own
+        if it has changed.
         """
         self.is_copy = True
-        kept = dict(itertools.islice(topics.items(), TOPICS_MAX))
+        kept = dict(topics)
         merged = self.merged_deletions(topics, deleted)
         before, self.deleted = self.deleted, merged
         if kept != self.topics or merged != before or version not in {None, self.version}:
@@ -314,7 +317,6 @@ class TopicConfigManager:
             self._changed(version)
         self._notify_deleted([name for name in merged if merged[name] != before.get(name)])
         self._notify_deleted(gone)
-        return len(topics) - len(kept)
 
     def limit_deletions(self, log_end: int) -> bool:
         """Lower deletions that lie behind the end of the log to that; return if there were any."""
@@ -382,8 +384,7 @@ class TopicConfigManager:
             except ProtocolError as error:
                 ignored.add(name, str(error))
                 continue
-            if len(self.topics) < TOPICS_MAX:
-                self.topics[name] = config
+            self.topics[name] = config
         ignored.log()
         self._list_auto_created()
         ignored = IgnoredRows(DELETED_TOPICS)
