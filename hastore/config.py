@@ -559,6 +559,16 @@ class RemotingConfig:
     new_groups_per_minute_max: int = count(
         256, "remoting.new_groups_per_minute_max", "Those within a minute."
     )
+    topics_max: int = count(
+        16_384,
+        "remoting.topics_max",
+        "Topics that a node has; it makes no more. Its files and its master may have more.",
+    )
+    groups_max: int = count(8_192, "remoting.groups_max", "Consumer groups, likewise.")
+    offset_keys_max: int = count(
+        16_384, "remoting.offset_keys_max", "Pairs of topic and group with an offset, likewise."
+    )
+    offsets_max: int = count(262_144, "remoting.offsets_max", "Consumer offsets, likewise.")
     topics_per_owner_max: int = count(
         1_024,
         "remoting.topics_per_owner_max",

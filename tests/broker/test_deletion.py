@@ -285,7 +285,7 @@ async def test_the_table_of_deleted_topics_is_bounded(tmp_path, monkeypatch):
             await admin.delete_topic("C")
         assert of_users(await admin.topics()) == ["C"]
         assert await read(client, topic="C") == (0, [b"body"])
-        topics = topic_config_manager.TopicConfigManager(8, True, lambda: 0)
+        topics = topic_config_manager.TopicConfigManager(8, True, lambda: 0, 100)
         topics.deleted = {
             "A": DeletedTopic(log_offset=10, next_offsets={}),
             "B": DeletedTopic(log_offset=5, next_offsets={}),
@@ -671,7 +671,7 @@ async def test_a_slave_that_is_behind_dispatches_nothing_of_a_deleted_topic(tmp_
 
 def test_a_master_without_deletions_leaves_a_slaves_as_they_are():
     """A stock master, or one of the last release, says nothing about them."""
-    topics = topic_config_manager.TopicConfigManager(8, True, lambda: 0)
+    topics = topic_config_manager.TopicConfigManager(8, True, lambda: 0, 100)
     topics.deleted = {"T": DeletedTopic(log_offset=10, next_offsets={0: 2})}
     topics.copy({}, None)
     topics.copy({}, None, {})  # forgotten there: it has no such topic either

@@ -239,7 +239,7 @@ class Target:
 
 
 def registration_at(server, **settings):
-    topics = TopicConfigManager(4, auto_create=True, now_ms=lambda: 1)
+    topics = TopicConfigManager(4, auto_create=True, now_ms=lambda: 1, topics_max=100)
     identity = BrokerIdentity(
         broker_name="bk", broker_id=2, epoch=None, ha_address=None, is_of_group=True
     )

@@ -13,10 +13,8 @@ from hastore.access.permissions_file import parse_permissions
 from hastore.broker.access.node_access import NodeAccess
 from hastore.broker.groups import (
     consumer_manager,
-    consumer_offset_manager,
     rebalance_lock_manager,
     slave_synchronize,
-    subscription_group_manager,
     topic_config_manager,
 )
 from hastore.broker.groups.topic_config_manager import new_topic_config
@@ -129,11 +127,11 @@ def test_a_row_that_changes_hands_counts_for_the_last_that_made_it():
 @pytest.mark.parametrize(
     ("setting", "table_max"),
     [
-        ("groups_per_owner_max", subscription_group_manager.GROUPS_MAX),
+        ("groups_per_owner_max", RemotingConfig().groups_max),
         ("groups_per_owner_max", consumer_manager.CONNECTED_MAX),
-        ("topics_per_owner_max", topic_config_manager.TOPICS_MAX),
-        ("offset_keys_per_owner_max", consumer_offset_manager.KEYS_MAX),
-        ("offsets_per_owner_max", consumer_offset_manager.OFFSETS_MAX),
+        ("topics_per_owner_max", RemotingConfig().topics_max),
+        ("offset_keys_per_owner_max", RemotingConfig().offset_keys_max),
+        ("offsets_per_owner_max", RemotingConfig().offsets_max),
         ("locks_per_owner_max", rebalance_lock_manager.LOCKS_MAX),
         ("held_pulls_per_owner_max", pull_request_hold_service.HELD_TOTAL_MAX),
     ],
@@ -452,27 +450,25 @@ async def test_locks_have_a_quota(mock_clock):
 
 
 @pytest.mark.parametrize(
-    ("changes", "table_max", "quota"),
+    ("limit", "value", "has_other_group"),
     [
-        ({"offsets_per_owner_max": 1}, None, "offsets_per_owner_max"),
-        ({"topics_per_owner_max": 1}, None, "topics_per_owner_max"),
-        ({}, (consumer_offset_manager, "KEYS_MAX"), "offset_keys_max"),
-        ({}, (consumer_offset_manager, "OFFSETS_MAX"), "offsets_max"),
-        ({}, (subscription_group_manager, "GROUPS_MAX"), "groups_max"),
-        ({}, (topic_config_manager, "TOPICS_MAX"), "topics_max"),
+        ("offsets_per_owner_max", 1, True),
+        ("topics_per_owner_max", 1, False),
+        ("offset_keys_max", 1, True),
+        ("offsets_max", 1, True),
+        ("groups_max", 1, True),
+        ("topics_max", 2, False),  # with the reply topic
     ],
 )
 async def test_a_pull_is_answered_though_its_commit_is_refused(
-    tmp_path, monkeypatch, changes, table_max, quota
+    tmp_path, limit, value, has_other_group
 ):
     """By a quota, or by a full table: the messages come, and the refusal is counted and logged."""
-    config = attrs.evolve(master_config(tmp_path), remoting=RemotingConfig(**changes))
+    config = attrs.evolve(master_config(tmp_path), remoting=RemotingConfig(**{limit: value}))
     async with hastore.open_master(config) as master, raw_client(master.address) as client:
         assert (await ask(client, send_command(topic="orders"), GREEDY))[0] == 0
-        if quota == "offsets_per_owner_max":
+        if has_other_group:
             assert (await ask(client, commit("known"), GREEDY))[0] == 0
-        if table_max is not None:
-            monkeypatch.setattr(*table_max, 0)
         pull = pull_command(
             7, topic="orders", group="g", commit_offset=0, suspend_timeout_ms=60_000
         )
@@ -484,7 +480,7 @@ async def test_a_pull_is_answered_though_its_commit_is_refused(
         assert (await client.ask(signed(offset, GREEDY))).ext_fields == {"offset": "0"}
         groups = await client.ask(signed(RemotingCommand(code=201), ADMIN_KEY))
         assert "g" not in json.loads(groups.body)["subscriptionGroupTable"]
-        assert master.status().quota_refusals == {quota: 1}
+        assert master.status().quota_refusals == {limit: 1}
 
 
 async def test_a_refused_send_back_makes_nothing(tmp_path):
@@ -574,14 +570,14 @@ def delayed(topic):
 
 @pytest.fixture
 def small_table(monkeypatch):
-    """Make the table of topics small, and a minute short."""
-    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", FULL + 1)  # with the reply topic
+    """Make a minute short, for a small table of topics."""
     monkeypatch.setattr(topic_config_manager, "FORGOTTEN_AFTER_S", 0.0)
     monkeypatch.setattr(topic_config_manager, "_LOOK_AGAIN_S", 0.0)
 
 
 @contextlib.asynccontextmanager
 async def node_with_client(tmp_path, **remoting):
+    remoting.setdefault("topics_max", FULL + 1)  # with the reply topic
     store = StoreConfig(data_dir=str(tmp_path / "m"), mapped_file_size=1 << 20)
     config = MasterConfig(
         store=store,
@@ -638,11 +634,11 @@ async def test_a_full_table_forgets_topics_that_were_never_used(tmp_path, restar
         assert master.status().quota_refusals == {}
 
 
-async def test_a_topic_has_a_minute_for_its_first_message(monkeypatch, mock_clock):
+async def test_a_topic_has_a_minute_for_its_first_message(mock_clock):
     """Then it is forgotten, if the table is full; a look that finds none is not made again soon."""
-    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 3)  # with the reply topic
     target = InMemoryTarget(message_store=EMPTY_STORE)
-    async with served(RemotingConfig(), target=target) as (data, client, _):
+    config = RemotingConfig(topics_max=3)  # with the reply topic
+    async with served(config, target=target) as (data, client, _):
         for topic, code in (("a", 0), ("b", 0), ("c", 1)):
             assert (await ask(client, send_command(topic=topic), GREEDY))[0] == code
             mock_clock.jump(30 if topic == "a" else 0)

@@ -27,7 +27,11 @@ from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.subscription_group_manager import (
     SubscriptionGroupManager,
 )
-from hastore.broker.groups.topic_config_manager import TopicConfigManager, read_table
+from hastore.broker.groups.topic_config_manager import (
+    IgnoredRows,
+    TopicConfigManager,
+    read_table,
+)
 from hastore.broker.quotas import Quota
 from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -144,7 +148,7 @@ def _keep_rows(file: JsonFile, value: dict[str, Any]) -> bool:
     """
     table = value["offsetTable"]
     is_changed = False
-    for key, row in read_table(file.load(), "offsetTable")[1].items():
+    for key, row in read_table(file.load(), IgnoredRows("offsetTable"))[1].items():
         kept = {**row, **table.get(key, {})}
         if kept != table.get(key):
             table[key], is_changed = kept, True
@@ -190,14 +194,18 @@ class BrokerData:
             config.default_topic_queue_nums,
             config.auto_create_topic_enable,
             now_ms,
+            config.topics_max,
             lambda: topics_file.mark_dirty(),  # noqa: PLW0108 - made below
         )
         groups = SubscriptionGroupManager(
             now_ms,
+            config.groups_max,
             lambda: groups_file.mark_dirty(),  # noqa: PLW0108 - made below
         )
         offsets = ConsumerOffsetManager(
             now_ms,
+            config.offset_keys_max,
+            config.offsets_max,
             lambda: offsets_file.mark_dirty(),  # noqa: PLW0108 - made below
         )
         topics.quota = Quota(

@@ -11,7 +11,8 @@ A slave follows its master queue by queue: an offset that has changed there repl
 and what a consumer has committed to the slave stays until then.  ``masterOffsetTable``, on slaves
 only, has the master's offsets that consumers of the slave have replaced.
 
-Where there are KEYS_MAX pairs of topic and group, or OFFSETS_MAX offsets, consumers add no more.
+Where there are ``keys_max`` pairs of topic and group, or ``offsets_max`` offsets, consumers add no
+more.
 What the file has is taken whole, and so is a master's table; of what earlier masters had and it
 lacks, as much stays as those limits.
 """
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
     from hastore.broker.quotas import Quota
 
-KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
-OFFSETS_MAX: Final = 262_144
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
 
@@ -50,6 +49,8 @@ class ConsumerOffsetManager:
     """The table; ``on_changed`` is called after every change."""
 
     now_ms: Callable[[], int]
+    keys_max: int  # [remoting] offset_keys_max
+    offsets_max: int  # [remoting] offsets_max
     on_changed: Callable[[], None] | None = None
     key_quota: Quota[str] | None = None  # of the pairs that clients make
     offset_quota: Quota[tuple[str, int]] | None = None
@@ -103,15 +104,17 @@ class ConsumerOffsetManager:
         key = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
         queues = self.offsets.get(key)
         if queues is None:
-            if len(self.offsets) >= KEYS_MAX:
-                msg = f"this broker keeps offsets of at most {KEYS_MAX} pairs of topic and group"
+            if len(self.offsets) >= self.keys_max:
+                msg = f"this broker has offsets of {len(self.offsets)} pairs of topic and group;"
+                msg += f" [remoting] offset_keys_max is {self.keys_max}"
                 raise table_full("offset_keys_max", msg)
             if owner is not None and self.key_quota is not None:
                 self.key_quota.check(owner, key, trio.current_time())
         elif queue_id in queues:
             return
-        if self._count >= OFFSETS_MAX:
-            msg = f"this broker keeps at most {OFFSETS_MAX} consumer offsets"
+        if self._count >= self.offsets_max:
+            msg = f"this broker has {self._count} consumer offsets; [remoting] offsets_max is"
+            msg += f" {self.offsets_max}"
             raise table_full("offsets_max", msg)
         if owner is not None and self.offset_quota is not None:
             self.offset_quota.check(owner, (key, queue_id), trio.current_time())
@@ -195,8 +198,8 @@ class ConsumerOffsetManager:
         assert self._copied is not None, "follow first"
         before, without_room = self.changes, 0
         own_keys, own_offsets = self._own
-        keys_max = KEYS_MAX + own_keys + len(table)
-        offsets_max = OFFSETS_MAX + own_offsets + sum(map(len, table.values()))
+        keys_max = self.keys_max + own_keys + len(table)
+        offsets_max = self.offsets_max + own_offsets + sum(map(len, table.values()))
         for key, queues in table.items():
             copied = self._copied.setdefault(key, {})
             for queue_id, offset in queues.items():
@@ -264,7 +267,7 @@ class ConsumerOffsetManager:
         on_changed, self.on_changed = self.on_changed, None
         self.version = self._load_rows(value, "offsetTable")
         # The same checks for the second table, in a table of its own.
-        replaced = ConsumerOffsetManager(self.now_ms)
+        replaced = ConsumerOffsetManager(self.now_ms, self.keys_max, self.offsets_max)
         replaced._load_rows(value, "masterOffsetTable")
         self._replaced = replaced.offsets
         self.on_changed = on_changed

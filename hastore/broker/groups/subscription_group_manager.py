@@ -10,8 +10,8 @@ slaves remove the offsets, too: the table of offsets alone does not say what was
 On a slave the table is a copy of its master's, and the groups that were added here: by consumers of
 the slave that its master does not know.
 
-Where there are GROUPS_MAX groups, clients and administrators make no more.  What the node's file
-and its master have is taken whole.
+Where there are ``groups_max`` groups, clients and administrators make no more.  What the node's
+file and its master have is taken whole.
 
 Invariant: at most the last DELETED_MAX deleted groups; the name of each group's retry topic is
 legal, too.
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from hastore.broker.quotas import Quota
 
-GROUPS_MAX: Final = 8_192
 DELETED_MAX: Final = 1_024
 
 
@@ -55,6 +54,7 @@ class SubscriptionGroupManager:
     """The table of subscriptionGroup.json; ``on_changed`` is called after every change."""
 
     now_ms: Callable[[], int]
+    groups_max: int  # [remoting] groups_max
     on_changed: Callable[[], None] | None = None
     quota: Quota[str] | None = None  # of the groups that clients make
     groups: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict, init=False)
@@ -93,8 +93,9 @@ class SubscriptionGroupManager:
         fault = group_fault(group)
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
-        if group not in self.groups and len(self.groups) >= GROUPS_MAX:
-            msg = f"this broker already has {GROUPS_MAX} groups, the most it keeps"
+        if group not in self.groups and len(self.groups) >= self.groups_max:
+            msg = f"this broker already has {len(self.groups)} groups; [remoting] groups_max is"
+            msg += f" {self.groups_max}"
             raise table_full("groups_max", msg)
         if owner is not None and self.quota is not None:
             self.quota.check(owner, group, trio.current_time())

@@ -16,8 +16,8 @@ consumer, or belongs to a group of the table.  A forgotten topic's next message 
 On a slave the tables are a copy of its master's from the first ``copy`` on; a topic that the log
 has and the master's table lacks is added until the next one.
 
-Where there are TOPICS_MAX topics, clients and administrators make no more.  What the node's file,
-its consume queues and its master have is taken whole, however much it is.
+Where there are ``topics_max`` topics, clients and administrators make no more.  What the node's
+file, its consume queues and its master have is taken whole, however much it is.
 
 Invariants: at most DELETED_MAX deleted topics and DELETED_QUEUES_MAX queues of theirs; every name
 in a table is legal for messages.
@@ -66,9 +66,8 @@ FORGOTTEN_AFTER_S: Final = 60.0  # a topic's first message may still be on its w
 _LOOKED_AT: Final = 4_096  # topics, when the table is full: some 4 ms
 _FORGOTTEN_AT_ONCE: Final = 1_024  # so that the next look is far away
 _LOOK_AGAIN_S: Final = 1.0  # after a look that has found none
-TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
 
-# Names of any size, these too, fit the same frame.
+# With names of any size, the list of all fits a frame of 16 MiB, beside 16,384 topics.
 DELETED_MAX: Final = 4_096
 DELETED_QUEUES_MAX: Final = 65_536
 
@@ -83,6 +82,7 @@ class TopicConfigManager:
     queue_nums: int  # of a new topic
     auto_create: bool
     now_ms: Callable[[], int]
+    topics_max: int  # [remoting] topics_max
     on_changed: Callable[[], None] | None = None
     quota: Quota[str] | None = None  # of the topics that clients make
     # Each says whether a topic is used, in a way that it knows.
@@ -172,14 +172,15 @@ class TopicConfigManager:
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
         if is_new and not self._has_room():
-            msg = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
+            msg = f"this broker already has {len(self.topics)} topics; [remoting] topics_max is"
+            msg += f" {self.topics_max}"
             raise table_full("topics_max", msg)
         if is_new and owner is not None and self.quota is not None:
             self.quota.check(owner, topic, trio.current_time())
 
     def _has_room(self) -> bool:
         """Whether there is room for another topic; forget some that are not used if need be."""
-        if len(self.topics) < TOPICS_MAX:
+        if len(self.topics) < self.topics_max:
             return True
         if not self._auto_created:
             return False
