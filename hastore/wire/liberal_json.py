@@ -3,8 +3,9 @@
 Java's fastjson writes maps with integer keys bare (``{0:"host:port"}``), which is not
 JSON; the C++ client ends a body with a newline.  Both are read here; hastore writes plain JSON.
 
-A text of at most 64 Ki characters is one piece.  A longer one is read through a window of that
-size: what fits into it is parsed in one go, the members of larger values one after the other::
+``loads`` reads a text in one go.  What clients send is read in pieces: a text of at most 64 Ki
+characters is one piece, a longer one is read through a window of that size.  What fits into the
+window is parsed in one go, the members of larger values one after the other::
 
     {"a": 1, "rows": [ row, row, row, │ row, row, … ]}
                        window         └ the next one begins at the first row that did not fit
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 import attrs
 
 from hastore.errors import ProtocolError
-from hastore.wire.pieces import ROWS_OF_A_PIECE, at_once
+from hastore.wire.pieces import ROWS_OF_A_PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,20 +65,34 @@ def _plain(text: str) -> str:
 
 
 def loads(data: bytes, what: str) -> Any:
-    """Read ``data``.  Raises ProtocolError with ``what`` and the position of the fault."""
-    return at_once(loads_in_pieces(data, what))
+    """Read ``data`` in one go, whatever its size: several times faster than in pieces.
+
+    Raises ProtocolError with ``what`` and the position of the fault.
+    """
+    try:
+        text = data.decode()
+        try:
+            return json.loads(text)
+        except ValueError:
+            return json.loads(_plain(text))
+    except (ValueError, RecursionError) as error:
+        msg = f"{what} is not JSON: {error}"
+        raise ProtocolError(msg) from error
 
 
 def loads_object(data: bytes, what: str) -> dict[str, Any]:
-    """Read one JSON object.  Raises ProtocolError."""
-    return at_once(loads_object_in_pieces(data, what))
+    """Read one JSON object in one go.  Raises ProtocolError."""
+    return _object(loads(data, what), what)
 
 
 def loads_object_in_pieces(
     data: bytes, what: str, *, values_max: int | None = None
 ) -> Pieces[dict[str, Any]]:
     """Read one JSON object in pieces, as ``loads_in_pieces``.  Raises ProtocolError."""
-    value = yield from loads_in_pieces(data, what, values_max=values_max)
+    return _object((yield from loads_in_pieces(data, what, values_max=values_max)), what)
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         msg = f"{what} is not a JSON object but {type(value).__name__}"
         raise ProtocolError(msg)
