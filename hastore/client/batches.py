@@ -9,6 +9,9 @@ A broker stores a batch as it would store its messages one after the other, if t
 and queue, no delay, no transaction, and wait for the same.  Any other message goes by itself; so do
 those with a number that a batch has once for all, and large ones, for which a batch saves nothing.
 
+A message whose queue the node chooses may come to any queue of its topic.  It is gathered only with
+its neighbours of the topic that are in the same run (``Outgoing.pending.queue_id``).
+
 Invariant: the messages of a queue leave in their order.
 """
 
@@ -82,27 +85,33 @@ class Batches:
     def __init__(self, size_max: int = BATCH_SIZE_MAX) -> None:
         self._size_max = size_max
         self.requests: list[list[Outgoing]] = []
-        # Of each topic and queue: the last request, its size, whether its messages wait.  Messages
-        # whose queue the node chooses are apart from those whose queue is given.
-        self._open: dict[tuple[str, int, bool], tuple[list[Outgoing], int, bool]] = {}
+        # Of each topic and queue: the last request, its size, whether its messages wait.
+        self._open: dict[str, dict[int, tuple[list[Outgoing], int, bool]]] = {}
+        # Of each topic: the run of its last message; None if that has a queue of its own.
+        self._runs: dict[str, int | None] = {}
 
     def add(self, outgoing: Outgoing) -> None:
         """Add a message."""
         pending, size = outgoing.pending, outgoing.size
-        queue = pending.topic, pending.queue_id, pending.any_queue
+        queue_id = pending.queue_id
+        open_of_topic = self._open.setdefault(pending.topic, {})
+        run = queue_id if pending.any_queue else None
+        if self._runs.setdefault(pending.topic, run) != run:
+            self._runs[pending.topic] = run
+            open_of_topic.clear()
         if size > BATCHED_SIZE_MAX or not _is_plain(outgoing):
-            self._open.pop(queue, None)
+            open_of_topic.pop(queue_id, None)
             self.requests.append([outgoing])
             return
         waits = outgoing.message.wait_store_msg_ok
-        request, size_before, waits_before = self._open.get(queue, ([], 0, waits))
+        request, size_before, waits_before = open_of_topic.get(queue_id, ([], 0, waits))
         size += size_before
         if size > self._size_max or len(request) == BATCH_COUNT_MAX or waits != waits_before:
             request, size = [], outgoing.size
         if not request:
             self.requests.append(request)
         request.append(outgoing)
-        self._open[queue] = request, size, waits
+        open_of_topic[queue_id] = request, size, waits
 
 
 def _is_plain(outgoing: Outgoing) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from hastore.client.access import with_signature
-from hastore.client.batches import BATCH_SIZE_MAX, Batches, Outgoing
+from hastore.client.batches import BATCH_COUNT_MAX, BATCH_SIZE_MAX, Batches, Outgoing
 from hastore.client.route import read_queue_nums
 from hastore.client.send_result import PendingBatch, PendingSend
 from hastore.client.unique_key import UniqueKeyMaker
@@ -141,7 +141,8 @@ class GroupSender:
             if size_left <= 0:
                 break
         batches = Batches(self._batch_size_max)
-        for outgoing, next_queue in zip(run, self._next_queues(len(run)), strict=True):
+        queues = self._next_queues(len(run), sum(outgoing.size for outgoing in run))
+        for outgoing, next_queue in zip(run, queues, strict=True):
             own_queue, send = outgoing.message.queue_id, outgoing.pending
             send.any_queue = queue_id is None and not own_queue
             send.queue_id = (own_queue or next_queue) if queue_id is None else queue_id
@@ -259,13 +260,22 @@ class GroupSender:
         self._turn += 1
         return self._turn % self.queue_nums
 
-    def _next_queues(self, count: int) -> list[int]:
-        """Return the queues of ``count`` messages, as 1 1 2 2 3 0 for six and four queues."""
+    def _next_queues(self, count: int, size: int) -> list[int]:
+        """Return the queues of ``count`` messages of ``size`` bytes in all, as 1 1 2 2 3 0.
+
+        The node takes the next queue for each request.  So each run fits one batch, and which runs
+        have one message more changes from call to call.
+        """
+        if not count:
+            return []
         nums = self.queue_nums
-        each, rest = divmod(count, nums)
+        run_max = min(BATCH_COUNT_MAX, max(self._batch_size_max * count // max(size, 1), 1))
+        runs = nums * -(-count // (nums * run_max))
+        each, rest = divmod(count, runs)
         queues: list[int] = []
-        for turn in range(nums):
-            queues += [(self._turn + 1 + turn) % nums] * (each + (turn < rest))
+        for run in range(runs):
+            is_larger = (run - self._turn) % runs < rest
+            queues += [(self._turn + 1 + run) % nums] * (each + is_larger)
         self._turn += rest
         return queues
 

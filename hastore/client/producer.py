@@ -216,10 +216,10 @@ class Producer:
         As many are sent as there is room for, messages and bytes, at least one; the result is empty
         only if ``messages`` is.  Those of one topic and queue go as batches where that makes no
         difference; each has its own outcome.  Without a queue of their own they are shared out
-        evenly, each queue a run of them, in their order; a queue keeps their order.  Except when
-        the node refuses a batch, because of its size or of one message: its messages are sent again
-        one by one, after others of the queue perhaps, and later batches are half as large.  Errors
-        as in ``submit``; a message that cannot be sent is the end of those that are.
+        evenly, in runs of successive messages; a queue keeps their order.  Except when the node
+        refuses a batch, because of its size or of one message: its messages are sent again one by
+        one, after others of the queue perhaps, and later batches are half as large.  Errors as in
+        ``submit``; a message that cannot be sent is the end of those that are.
         """
         if not messages:
             return []

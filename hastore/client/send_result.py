@@ -32,10 +32,6 @@ _STATUSES: Final[dict[int, PutMessageStatus]] = {
     ResponseCode.MESSAGE_ILLEGAL: PutMessageStatus.MESSAGE_ILLEGAL,
     ResponseCode.SERVICE_NOT_AVAILABLE: PutMessageStatus.SERVICE_NOT_AVAILABLE,
 }
-# Certainly nothing was stored, and another message may be taken.
-_REFUSED: Final = frozenset(
-    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
-)
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 _new_tuple: Final = tuple.__new__
 _NAMES: Final = {status.value: status for status in PutMessageStatus}
@@ -211,7 +207,8 @@ class PendingBatch(PendingRequest):
     def answer(self, response: RemotingCommand) -> None:
         """Decide the messages by the answer to the batch."""
         super().answer(response)
-        if status_of(response) in _REFUSED:
+        # By the code: with another one (a queue that is not there) each would be refused as well.
+        if response.code == ResponseCode.MESSAGE_ILLEGAL:
             self._send_singly()
             return
         count = len(self.sends)

@@ -6,6 +6,8 @@ Source: RocketMQ 4.9.8 and 5.3.3 (``AbstractSendMessageProcessor``, ``SendMessag
 
 from __future__ import annotations
 
+from collections import Counter
+
 import attrs
 import pytest
 
@@ -87,6 +89,21 @@ async def test_the_retry_of_an_old_client_is_not_a_half_message(reconsume_times,
         send_command(properties=properties, ext_fields={"j": reconsume_times})
     )
     assert answer.code == code
+
+
+@pytest.mark.parametrize("sys_flag", [0, 4])
+async def test_the_retry_of_an_old_client_waits_for_its_delay(tmp_path, sys_flag):
+    """Clients before 4.6.1 set the bits as well, as the property says: it was in no queue."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        command = send_command(
+            topic="%RETRY%g",
+            properties=HALF | {"DELAY": "3"},
+            ext_fields={"j": "2", "f": str(sys_flag)},
+        )
+        assert (await client.ask(command)).code == 0
+        await dispatched(master, master.message_store.commit_log.max_offset)
+        queues = master.message_store.consume_queues
+        assert [(queue.topic, queue.max_offset) for queue in queues] == [("SCHEDULE_TOPIC_XXXX", 1)]
 
 
 async def test_a_batch_is_not_examined_for_half_messages():
@@ -227,6 +244,59 @@ async def test_a_producer_without_a_queue_needs_not_know_their_number():
     assert all(result.ok for result in [*single, *many, together])
     assert sorted(result.queue_id for result in single) == [0, 0, 1, 1, 2, 2]
     assert {result.queue_id for result in many} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(5, 1), (9, 1), (12, 1), (15, 1), (520, 1), (500, 1_000), (20, 17_000)]
+)
+async def test_messages_without_a_queue_are_shared_out_evenly(count, size):
+    """Also those of many equal calls: the same queues had the larger runs each time."""
+    target = InMemoryTarget()
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, in_flight_max=2_048) as producer,
+    ):
+        for _ in range(8):
+            assert len(await producer.submit_many([Message("T", b"x" * size)] * count)) == count
+            await producer.drain()
+    counts = Counter(message.queue_id for message in target.messages)
+    assert counts.total() == 8 * count
+    assert sorted(counts) == list(range(8))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize(("own", "queue_nums", "delay"), [(1, 8, {}), (0, 1, {"DELAY": "0"})])
+async def test_a_queue_keeps_the_order_of_all_messages(own, queue_nums, delay):
+    """The node may choose for some of them the queue that others name."""
+    target = InMemoryTarget()
+    async with serving(target) as (server, address), Producer.connect(address) as producer:
+        server.data.topics.put(
+            TopicConfig(topic="T", read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+        )
+        messages = [
+            Message("T", b"%02d" % n, queue_id=own * (n % 2), properties=delay if n % 5 else None)
+            for n in range(64)
+        ]
+        for one in await producer.submit_many(messages):
+            assert (await one.wait()).ok
+    bodies = {queue_id: [] for queue_id in range(queue_nums)}
+    for message in target.messages:
+        bodies[message.queue_id].append(message.body)
+    assert all(queue == sorted(queue) for queue in bodies.values())
+
+
+async def test_a_batch_for_a_queue_that_is_not_there_is_sent_once():
+    """Its messages were sent again, all in vain, and all later batches were small."""
+    async with serving(InMemoryTarget()) as (_, address), Producer.connect(address) as producer:
+        refused = await producer.submit_many([Message("T", b"x" * 50)] * 2, queue_id=9)
+        for one in refused:
+            result = await one.wait()
+            assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+            assert "queueId[9] is illegal" in result.reason
+        assert len({one.opaque for one in refused}) == 1
+        stored = await producer.submit_many([Message("T", b"x" * 50)] * 64, queue_id=0)
+        assert all([(await one.wait()).ok for one in stored])
+        assert len({one.opaque for one in stored}) == 1
 
 
 # -- headers that are not UTF-8 -------------------------------------------------------------------

@@ -31,6 +31,7 @@ from hastore.message import (
     Message,
 )
 from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.record.layout import TRANSACTION_TYPE_MASK
 from hastore.topic import NO_PRODUCER_TOPICS
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
@@ -231,7 +232,8 @@ def _reply_to(command: RemotingCommand, unique_key: str | None) -> ReplyTo:
 def _check(message: Message) -> None:
     """Refuse a transaction's half message.  Raises RequestFailedError.
 
-    Old clients keep ``TRAN_MSG`` when they retry: a retry with a delay is an ordinary message.
+    Clients before 4.6.1 keep ``TRAN_MSG`` when they retry, and set the sysFlag by it: a retry with
+    a delay becomes an ordinary message.
     """
     properties = message.properties or {}
     if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() != "true":
@@ -241,6 +243,7 @@ def _check(message: Message) -> None:
     if message.reconsume_times == 0 or not has_delay:
         msg = "this broker does not take transactional messages"
         raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
+    message.sys_flag &= ~TRANSACTION_TYPE_MASK
 
 
 def _other_reply_frame(
