@@ -46,8 +46,9 @@ class PullResult:
     """A node's answer.
 
     ``next_begin_offset`` is the offset to pull next: that of the first message that was left out
-    because the bodies before it are too large, if there is one.  The queue holds [``min_offset``,
-    ``max_offset``).
+    because the bodies before it are too large, if there is one.  Where that message's own offset is
+    outside the answer's range, none is left out: they stay compressed.  The queue holds
+    [``min_offset``, ``max_offset``).
     """
 
     status: PullStatus
@@ -74,11 +75,18 @@ async def pull(client: Asker, request: PullRequest, *, raw_bodies: bool = False)
         work = read_in_pieces(response.body, raw_bodies=raw_bodies)
         received = await with_checkpoints(work)
     next_offset = reply.next_begin_offset
+    messages = received.messages
     if received.left:
-        next_offset = received.left[0].queue_offset
+        left_offset = received.left[0].queue_offset
+        # A stock broker may answer with records of another queue (LMQ, static topics, a stale
+        # unit), whose offsets are no places in this one.
+        if request.queue_offset < left_offset < next_offset:
+            next_offset = left_offset
+        else:
+            messages = received.all
     return PullResult(
         status=status,
-        messages=tuple(received.messages),
+        messages=tuple(messages),
         next_begin_offset=next_offset,
         min_offset=reply.min_offset,
         max_offset=reply.max_offset,

@@ -8,8 +8,8 @@ An answer of some 256 KiB may decode to gigabytes.  So decoding ends before the 
 message behind DECODED_SIZE_MAX: a pull leaves it and the messages behind it to the next pull, and
 another answer has them compressed.
 
-Invariant: any bytes yield messages or a ProtocolError; the decoded bodies of an answer have at most
-DECODED_SIZE_MAX bytes and one body more.
+Invariant: any bytes yield messages or a ProtocolError; of an answer at most DECODED_SIZE_MAX bytes
+and one body more are decoded, those of bodies that fail included.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import attrs
 
 from hastore.errors import ProtocolError
 from hastore.store.record import message_codec, record_check
-from hastore.store.record.body_compression import decoded_in_pieces
+from hastore.store.record.body_compression import decode_body_in_pieces, with_body
 from hastore.store.record.layout import COMPRESSED_FLAG
 from hastore.store.record.record_check import RecordError, RecordKind
-from hastore.wire.pieces import at_once
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage
@@ -39,20 +38,20 @@ class ReceivedMessages(NamedTuple):
     messages: list[StoredMessage]
     left: list[StoredMessage]  # as they are stored
 
-
-def read_messages(body: bytes) -> list[StoredMessage]:
-    """Read all messages.  Raises ProtocolError with the position of a damaged one."""
-    return at_once(read_all_in_pieces(body))
+    @property
+    def all(self) -> list[StoredMessage]:
+        """All messages; those that there was no room to decode say so."""
+        left = (
+            attrs.evolve(one, body_fault=_NO_ROOM) if one.sys_flag & COMPRESSED_FLAG else one
+            for one in self.left
+        )
+        return [*self.messages, *left]
 
 
 def read_all_in_pieces(body: bytes, *, raw_bodies: bool = False) -> Pieces[list[StoredMessage]]:
     """Read all messages; those that there is no room to decode say so.  Raises ProtocolError."""
     received = yield from read_in_pieces(body, raw_bodies=raw_bodies)
-    left = (
-        attrs.evolve(one, body_fault=_NO_ROOM) if one.sys_flag & COMPRESSED_FLAG else one
-        for one in received.left
-    )
-    return [*received.messages, *left]
+    return received.all
 
 
 def read_in_pieces(body: bytes, *, raw_bodies: bool = False) -> Pieces[ReceivedMessages]:
@@ -69,9 +68,9 @@ def read_in_pieces(body: bytes, *, raw_bodies: bool = False) -> Pieces[ReceivedM
             continue
         if decoded_size >= DECODED_SIZE_MAX:
             return ReceivedMessages(messages, stored[number:])
-        decoded = yield from decoded_in_pieces(message)
-        decoded_size += len(decoded.body)
-        messages.append(decoded)
+        decoded = yield from decode_body_in_pieces(message.body, message.sys_flag)
+        decoded_size += decoded.decoded_size
+        messages.append(with_body(message, decoded))
     return ReceivedMessages(messages, [])
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-DECODED_SIZE_MAX: Final = 32 * 1024 * 1024  # of a batch's decoded bodies, before the last of them
+DECODED_SIZE_MAX: Final = 32 * 1024 * 1024  # decoded for a batch, before its last body
 # Years 1 to 9999, which Spark and Python can show; a damaged record may hold any time.
 _TIME_MIN_MS: Final = -62_135_596_800_000
 _TIME_MAX_MS: Final = 253_402_300_799_999
@@ -99,7 +99,7 @@ def with_decoded_bodies(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             first, size = row, 0
         one = decode_body(bodies[row].as_py(), int(sys_flags[row]))
         decoded.append(one)
-        size += len(one.body)
+        size += one.decoded_size
     yield _with_bodies(batch.slice(first), decoded)
 
 

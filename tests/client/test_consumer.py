@@ -15,10 +15,14 @@ from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
 from hastore.client.message_stream import MessageStream, StreamSettings
 from hastore.client.pull_client import PullStatus
-from hastore.client.received_messages import DECODED_SIZE_MAX, read_messages
+from hastore.client.received_messages import DECODED_SIZE_MAX, read_all_in_pieces
 from hastore.errors import ConfigError, ProtocolError, RequestFailedError, UnreachableError
 from hastore.store.record import message_codec
+from hastore.store.record.body_compression import BODY_SIZE_MAX
+from hastore.wire.pieces import at_once
 from tests.support.nodes.reading import dispatched, open_master, open_slave, put
+from tests.support.nodes.scripted_node import scripted_node
+from tests.support.store.log_builder import LogBuilder
 from tests.support.waiting import eventually
 
 
@@ -298,12 +302,12 @@ async def test_a_zlib_body_is_decompressed(tmp_path, sys_flag):
     """Either number for zlib is known; a body that is of another kind stays compressed."""
     packed = zlib.compress(b"body" * 1000)
     record = await record_of(tmp_path, bodies=[packed], sys_flag=sys_flag)
-    (message,) = read_messages(record)
+    (message,) = at_once(read_all_in_pieces(record))
     assert (message.body, message.sys_flag & 1) == (b"body" * 1000, 0)
     stored = message_codec.decode(record)
     other = message_codec.encode(attrs.evolve(stored, sys_flag=1 | 1 << 8))
     # The record's checksum is wrong now, so hide its property.
-    (lz4,) = read_messages(other.replace(b"__CRC32#", b"__OTHER#"))
+    (lz4,) = at_once(read_all_in_pieces(other.replace(b"__CRC32#", b"__OTHER#")))
     assert lz4.body == packed
 
 
@@ -355,11 +359,55 @@ async def test_a_pull_ends_before_what_decodes_to_too_much(tmp_path):
     assert sizes == [DECODED_SIZE_MAX, DECODED_SIZE_MAX, len(b"plain")]
 
 
+async def test_a_bomb_that_fails_takes_the_room_of_an_answer(tmp_path):
+    """It costs as much as one that is decoded; the next pull has those behind it."""
+    bomb = zlib.compress(bytes(BODY_SIZE_MAX + 1))
+    async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
+        await put(master, bodies=[bomb, bomb], sys_flag=1)
+        (last,) = await put(master, bodies=[b"plain"])
+        await dispatched(master, last.next_offset)
+        first = await consumer.pull("T", 0, 0)
+        assert [(m.body, m.sys_flag) for m in first.messages] == [(bomb, 1)]
+        assert first.next_begin_offset == 1
+        second = await consumer.pull("T", 0, 1)
+        assert [m.body for m in second.messages] == [bomb, b"plain"]
+
+
+@pytest.mark.parametrize("queue_offset", [0, 5, 7, 90])
+async def test_an_offset_of_another_queue_is_not_where_a_pull_continues(queue_offset):
+    """A stock broker's record may come from one: the messages stay compressed, and none is lost."""
+    bomb = zlib.compress(bytes(DECODED_SIZE_MAX))
+    log = LogBuilder(file_size=1 << 20)
+    for offset in (5, queue_offset):
+        log.add(bomb, sys_flag=1, queue_offset=offset)
+    positions = {"nextBeginOffset": "7", "minOffset": "0", "maxOffset": "7"}
+    async with (
+        scripted_node(route_code=None) as (node, address),
+        Consumer.connect(address) as consumer,
+    ):
+        results = []
+
+        async def pull():
+            results.append(await consumer.pull("orders", 0, 5))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pull)
+            (request,) = await node.receive(1)
+            fields = positions | {"suggestWhichBrokerId": "0"}
+            answer = request.response(0)
+            await node.send(attrs.evolve(answer, ext_fields=fields, body=bytes(log.data)))
+        (result,) = results
+    assert result.next_begin_offset == 7
+    assert len(result.messages[0].body) == DECODED_SIZE_MAX
+    assert result.messages[1].body == bomb
+    assert "too large" in result.messages[1].body_fault
+
+
 async def test_a_query_has_what_there_is_no_room_to_decode_as_it_is_stored(tmp_path):
     """It says so."""
     bomb = zlib.compress(bytes(DECODED_SIZE_MAX))
     record = await record_of(tmp_path, bodies=[bomb], sys_flag=1)
-    first, second = read_messages(record * 2)
+    first, second = at_once(read_all_in_pieces(record * 2))
     assert (len(first.body), first.body_fault) == (DECODED_SIZE_MAX, None)
     assert (second.body, second.sys_flag) == (bomb, 1)
     assert "too large" in second.body_fault
@@ -372,6 +420,6 @@ async def test_an_answer_of_invalid_messages_raises_protocol_error(tmp_path):
     flipped[90] ^= 1
     for body in (bytes(flipped), record[:-1], record + b"x", b"\x00" * 100):
         with pytest.raises(ProtocolError, match="message at byte"):
-            read_messages(body)
-    assert len(read_messages(record * 3)) == 3
-    assert read_messages(b"") == []
+            at_once(read_all_in_pieces(body))
+    assert len(at_once(read_all_in_pieces(record * 3))) == 3
+    assert at_once(read_all_in_pieces(b"")) == []

@@ -2,6 +2,7 @@
 
 import zlib
 
+import pyarrow as pa
 import pytest
 
 from hastore.columnar import record_columns
@@ -9,6 +10,7 @@ from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.range_decoder import RangeDecoder
 from hastore.columnar.row_filter import RowFilter
 from hastore.env.real import real_env
+from hastore.store.record.body_compression import BODY_SIZE_MAX
 from tests.support.store.expected_rows import plain, walked
 from tests.support.store.log_builder import LogBuilder
 
@@ -78,6 +80,19 @@ def test_a_block_that_decodes_to_much_comes_in_several_batches(store, monkeypatc
     batches = list(decoder.decode(log_range))
     assert [batch.num_rows for batch in batches] == [3, 1, 2]
     assert rows_of(store) == one_batch
+
+
+def test_bodies_that_fail_at_the_limit_come_in_several_batches():
+    """They cost as much as those that are decoded."""
+    bomb = zlib.compress(bytes(BODY_SIZE_MAX + 1))
+    columns = {
+        "sys_flag": pa.array([1, 1], pa.int32()),
+        "body": pa.array([bomb, bomb], pa.binary()),
+        "body_fault": pa.nulls(2, pa.string()),
+    }
+    batches = list(record_columns.with_decoded_bodies(pa.RecordBatch.from_pydict(columns)))
+    assert [batch["body"].to_pylist() for batch in batches] == [[bomb], [bomb]]
+    assert all("more than" in batch["body_fault"][0].as_py() for batch in batches)
 
 
 def test_rows_that_a_filter_leaves_out_are_not_decoded(store, monkeypatch):

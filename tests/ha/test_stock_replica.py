@@ -15,11 +15,12 @@ import attrs
 import pytest
 
 import hastore
-from hastore.client.received_messages import read_messages
+from hastore.client.received_messages import read_all_in_pieces
 from hastore.status import BrokerRole
 from hastore.store.record.layout import MESSAGE_MAGIC_CODE_V2
 from hastore.store.record.message_codec import decode
 from hastore.wire.ha_frames import encode_header
+from hastore.wire.pieces import at_once
 from tests.support.commands.in_process import call
 from tests.support.nodes.harness import (
     FILE_SIZE,
@@ -164,7 +165,7 @@ async def test_all_kinds_of_records_are_copied_and_served(tmp_path):
         result = get_message(slave.message_store, "orders", 0, 0, max_count=6)
         data = bytes(made.log.data)
         records = b"".join(data[at : at + size] for at, size in result.ranges)
-        bodies = [message.body for message in read_messages(records)]
+        bodies = [message.body for message in at_once(read_all_in_pieces(records))]
         assert bodies[1] == bodies[2] == bodies[5] == TEXT
         address = f"127.0.0.1:{slave.address[1]}"
         code, out, err = await call(

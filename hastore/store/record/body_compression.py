@@ -11,16 +11,17 @@ and the result says why.  Source: RocketMQ 5.3.3 ``CompressionType``, ``MessageD
 
 This is the only decoder: consumers, commands, exports and tables use it.
 
-Invariant: any bytes are decoded or returned.  A piece of the work makes at most some 8 MiB, and no
-more than one piece above ``size_max`` is ever held.
+Invariant: any bytes are decoded or returned.  A piece of the work reads at most 64 KiB and makes
+at most some 9 MiB, and no more than 8 MiB above ``size_max`` are made.  A body is held once.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import io
 import zlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
@@ -34,36 +35,40 @@ if TYPE_CHECKING:
     from hastore.wire.pieces import Pieces
 
 BODY_SIZE_MAX: Final = 64 * 1024 * 1024  # of a decoded body; RocketMQ stores 4 MiB by default
-_PIECE_SIZE: Final = 1024 * 1024
+_PIECE_SIZE: Final = 1024 * 1024  # of what is made
+_INPUT_SIZE: Final = 64 * 1024  # of what is read at once, and in a piece
 # A zstd block of 4 bytes may stand for 128 KiB, and its decoder returns all that its input makes.
 _ZSTD_INPUT_SIZE: Final = 256
 
 
 class DecodedBody(NamedTuple):
-    """The outcome: a body, and the sysFlag that describes it."""
+    """The outcome: a body, the sysFlag that describes it, and what decoding it has cost."""
 
     body: bytes
     sys_flag: int  # without the bits of compression, if the body was decoded
     fault: str | None  # why the body is still compressed; None if it is not
+    decoded_size: int  # bytes that were decoded, also if there is a fault
 
 
 def decoded(message: StoredMessage) -> StoredMessage:
-    """Return a message with its body decoded, or with the reason why it is not."""
-    return at_once(decoded_in_pieces(message))
+    """Return a message with its body decoded, or with the reason why it is not.
 
-
-def decoded_in_pieces(message: StoredMessage) -> Pieces[StoredMessage]:
-    """Do the same in pieces.  A message that is not compressed, or was tried, is returned."""
+    A message that is not compressed, or was tried, is returned.
+    """
     if not message.sys_flag & COMPRESSED_FLAG or message.body_fault is not None:
         return message
-    body, sys_flag, fault = yield from decode_body_in_pieces(message.body, message.sys_flag)
-    return attrs.evolve(message, body=body, sys_flag=sys_flag, body_fault=fault)
+    return with_body(message, decode_body(message.body, message.sys_flag))
+
+
+def with_body(message: StoredMessage, one: DecodedBody) -> StoredMessage:
+    """Return a message with the outcome of decoding its body."""
+    return attrs.evolve(message, body=one.body, sys_flag=one.sys_flag, body_fault=one.fault)
 
 
 def decode_body(body: bytes, sys_flag: int, *, size_max: int = BODY_SIZE_MAX) -> DecodedBody:
     """Decode a record's body, at most ``size_max`` bytes, in one go."""
     if not sys_flag & COMPRESSED_FLAG:
-        return DecodedBody(body, sys_flag, None)
+        return DecodedBody(body, sys_flag, None, 0)
     return at_once(decode_body_in_pieces(body, sys_flag, size_max=size_max))
 
 
@@ -72,31 +77,37 @@ def decode_body_in_pieces(
 ) -> Pieces[DecodedBody]:
     """Do the same in pieces, so that the event loop can run meanwhile."""
     if not sys_flag & COMPRESSED_FLAG:
-        return DecodedBody(body, sys_flag, None)
+        return DecodedBody(body, sys_flag, None, 0)
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> 8
     if number not in _CODECS:
-        return DecodedBody(body, sys_flag, f"its compression, type {number}, is not known")
+        return DecodedBody(body, sys_flag, f"its compression, type {number}, is not known", 0)
     kind, decode = _CODECS[number]
-    parts: list[bytes] = []
-    size = reported = 0
+    source = _Source(body)
+    decoded_body = io.BytesIO()  # gives its bytes away without a copy
+    size = size_reported = input_reported = 0
     try:
-        for part in decode(body):
+        for part in decode(source):
             size += len(part)
             if size > size_max:
-                return DecodedBody(body, sys_flag, f"it decodes to more than {size_max} bytes")
-            parts.append(part)
-            if size - reported >= _PIECE_SIZE:
-                yield size - reported
-                reported = size
+                return DecodedBody(
+                    body, sys_flag, f"it decodes to more than {size_max} bytes", size
+                )
+            decoded_body.write(part)
+            made, read = size - size_reported, source.position - input_reported
+            if made >= _PIECE_SIZE or read >= _INPUT_SIZE:
+                yield made + read
+                size_reported, input_reported = size, source.position
     except ModuleNotFoundError:
-        return DecodedBody(body, sys_flag, f"{kind} needs: {_install_command()}")
+        fault = f"{kind} needs: {_install_command()}"
     except _CutOffError:
-        return DecodedBody(body, sys_flag, f"its {kind} data ends too early")
+        fault = f"its {kind} data ends too early"
     # lz4 raises RuntimeError, the others their own.
     except (zlib.error, RuntimeError, ValueError, MemoryError, _zstd_error()) as error:
-        return DecodedBody(body, sys_flag, f"it is not {kind}: {error}")
-    flags = sys_flag & ~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
-    return DecodedBody(b"".join(parts), flags, None)
+        fault = f"it is not {kind}: {error}"
+    else:
+        flags = sys_flag & ~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
+        return DecodedBody(decoded_body.getvalue(), flags, None, size)
+    return DecodedBody(body, sys_flag, fault, size)
 
 
 @functools.cache
@@ -110,32 +121,56 @@ class _CutOffError(Exception):
     """The compressed bytes end before the body does."""
 
 
-def _zlib_parts(data: bytes) -> Iterator[bytes]:
+@final
+class _Source:
+    """Compressed bytes, read from the first to the last."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.position = 0  # of the next byte to read
+
+    def chunks(self, size: int) -> Iterator[memoryview]:
+        """Yield the bytes in chunks of at most ``size``."""
+        while self.position < len(self._data):
+            chunk = self._data[self.position : self.position + size]
+            self.position += len(chunk)
+            yield chunk
+
+
+def _zlib_parts(source: _Source) -> Iterator[bytes]:
     inflater = zlib.decompressobj()
-    while not inflater.eof:
-        part = inflater.decompress(data, _PIECE_SIZE)
-        data = inflater.unconsumed_tail
-        if not part and not inflater.eof:
-            raise _CutOffError
+    part = b""
+    for chunk in source.chunks(_INPUT_SIZE):
+        part = inflater.decompress(chunk, _PIECE_SIZE)
         yield part
+        while inflater.unconsumed_tail:
+            part = inflater.decompress(inflater.unconsumed_tail, _PIECE_SIZE)
+            yield part
+        if inflater.eof:
+            return
+    while part and not inflater.eof:  # a long match may be left
+        part = inflater.decompress(b"", _PIECE_SIZE)
+        yield part
+    if not inflater.eof:
+        raise _CutOffError
 
 
-def _lz4_parts(data: bytes) -> Iterator[bytes]:
+def _lz4_parts(source: _Source) -> Iterator[bytes]:
     inflater = importlib.import_module("lz4.frame").LZ4FrameDecompressor()
-    while not inflater.eof:
-        part = inflater.decompress(data, _PIECE_SIZE)
-        data = b""  # it keeps what it has not decoded
-        if not part and not inflater.eof:
-            raise _CutOffError
-        yield part
+    for chunk in source.chunks(_INPUT_SIZE):
+        yield inflater.decompress(chunk, _PIECE_SIZE)
+        while not inflater.needs_input and not inflater.eof:
+            yield inflater.decompress(b"", _PIECE_SIZE)  # it keeps what it has not decoded
+        if inflater.eof:
+            return
+    raise _CutOffError
 
 
-def _zstd_parts(data: bytes) -> Iterator[bytes]:
+def _zstd_parts(source: _Source) -> Iterator[bytes]:
     zstandard = importlib.import_module("zstandard")
     inflater = zstandard.ZstdDecompressor(max_window_size=BODY_SIZE_MAX).decompressobj()
-    view = memoryview(data)
-    for start in range(0, len(view), _ZSTD_INPUT_SIZE):
-        yield inflater.decompress(view[start : start + _ZSTD_INPUT_SIZE])
+    for chunk in source.chunks(_ZSTD_INPUT_SIZE):
+        yield inflater.decompress(chunk)
         if inflater.eof:
             return
     raise _CutOffError
@@ -150,7 +185,7 @@ def _zstd_error() -> type[Exception]:
     return error
 
 
-_CODECS: Final[dict[int, tuple[str, Callable[[bytes], Iterator[bytes]]]]] = {
+_CODECS: Final[dict[int, tuple[str, Callable[[_Source], Iterator[bytes]]]]] = {
     0: ("zlib", _zlib_parts),
     1: ("lz4", _lz4_parts),
     2: ("zstd", _zstd_parts),

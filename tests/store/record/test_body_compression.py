@@ -47,7 +47,7 @@ def sys_flag(request):
 def test_each_kind_is_decoded(sys_flag, body):
     """The flags of compression are cleared, and all others stay."""
     packed = packed_by(sys_flag, body)
-    assert decode_body(packed, sys_flag | 0x18) == DecodedBody(body, 0x18, None)
+    assert decode_body(packed, sys_flag | 0x18) == DecodedBody(body, 0x18, None, len(body))
 
 
 def test_a_body_that_is_not_compressed_is_the_same_object():
@@ -61,7 +61,7 @@ def test_a_body_that_is_not_compressed_is_the_same_object():
 def test_a_body_that_is_cut_off_stays_as_it_is(sys_flag, left):
     """The result says that it ends too early."""
     packed = packed_by(sys_flag, TEXT)[:left]
-    body, flags, fault = decode_body(packed, sys_flag)
+    body, flags, fault, _ = decode_body(packed, sys_flag)
     assert (body, flags) == (packed, sys_flag)
     assert "ends too early" in fault
 
@@ -69,7 +69,7 @@ def test_a_body_that_is_cut_off_stays_as_it_is(sys_flag, left):
 def test_a_body_of_another_kind_stays_as_it_is(sys_flag):
     """The result names the kind that the flags claim."""
     packed_by(sys_flag, b"")
-    body, flags, fault = decode_body(b"not compressed at all", sys_flag)
+    body, flags, fault, _ = decode_body(b"not compressed at all", sys_flag)
     assert (body, flags) == (b"not compressed at all", sys_flag)
     assert fault.startswith("it is not ")
 
@@ -86,7 +86,7 @@ def test_without_the_library_the_body_stays_and_the_extra_is_named(monkeypatch, 
     """A node and its tools need neither."""
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, f"{library}.frame", None)
-    body, flags, fault = decode_body(b"x", sys_flag)
+    body, flags, fault, _ = decode_body(b"x", sys_flag)
     assert (body, flags) == (b"x", sys_flag)
     assert "[codecs]" in fault
 
@@ -95,7 +95,7 @@ def test_the_size_of_a_decoded_body_is_bounded(sys_flag):
     """At the limit it is decoded; one byte more, and it stays as it is."""
     packed = packed_by(sys_flag, bytes(2_000_001))
     assert decode_body(packed, sys_flag, size_max=2_000_001).body == bytes(2_000_001)
-    body, _, fault = decode_body(packed, sys_flag, size_max=2_000_000)
+    body, _, fault, _ = decode_body(packed, sys_flag, size_max=2_000_000)
     assert body == packed
     assert fault == "it decodes to more than 2000000 bytes"
 
@@ -116,19 +116,65 @@ def test_a_bomb_costs_no_memory_beyond_the_limit(sys_flag):
 def test_a_large_body_is_decoded_in_pieces(sys_flag):
     """The event loop can run between them."""
     size = 24 * 1024 * 1024
-    pieces = list(decode_body_in_pieces(packed_by(sys_flag, bytes(size)), sys_flag))
+    packed = packed_by(sys_flag, bytes(size))
+    pieces = list(decode_body_in_pieces(packed, sys_flag))
     assert len(pieces) >= 3
     assert max(pieces) <= 10 * 1024 * 1024
-    assert sum(pieces) <= size
+    assert sum(pieces) <= size + len(packed)
+
+
+def test_a_decoded_body_is_held_once(sys_flag):
+    """Its parts were joined in the end: twice the memory, and half a second without the loop."""
+    size = 48 * 1024 * 1024
+    packed = packed_by(sys_flag, bytes(size))
+    tracemalloc.start()
+    try:
+        assert len(decode_body(packed, sys_flag).body) == size
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size + size // 2
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "head", "block"),
+    [
+        (ZLIB, b"\x78\x9c", b"\0\0\0\xff\xff"),  # stored, of 0 bytes
+        (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82", b"\x01\0\0\0\0"),  # one token, no literals
+        (ZSTD, b"\x28\xb5\x2f\xfd\0\x58", b"\0\0\0"),  # raw, of 0 bytes
+    ],
+    ids=["zlib", "lz4", "zstd"],
+)
+def test_blocks_without_a_byte_are_read_in_pieces(sys_flag, head, block):
+    """The loop could not run until megabytes of them were read."""
+    packed_by(sys_flag, b"")
+    packed = head + block * (1024 * 1024 // len(block))
+    work = decode_body_in_pieces(packed, sys_flag)
+    pieces = list(work)
+    assert len(pieces) >= 8
+    assert sum(pieces) <= len(packed)
+    _, _, fault, size = decode_body(packed, sys_flag)
+    assert size == 0
+    assert "ends too early" in fault
+
+
+@given(st.binary(max_size=5_000), st.sampled_from([OLD_ZLIB, LZ4, ZSTD]), st.data())
+def test_a_body_above_the_limit_is_never_returned(body, sys_flag, data):
+    """Whatever the limit, and wherever the compressed bytes are cut off."""
+    packed = packed_by(sys_flag, body * data.draw(st.integers(1, 50)))
+    packed = packed[: data.draw(st.integers(0, len(packed)))]
+    found = decode_body(packed, sys_flag, size_max=1_000)
+    assert found.fault is not None or len(found.body) <= 1_000
 
 
 @given(st.binary(max_size=300), st.integers(0, 0x7FF))
 def test_any_bytes_are_decoded_or_returned(data, sys_flag):
     """Never an exception, never a body above the limit."""
-    body, flags, fault = decode_body(data, sys_flag, size_max=1000)
+    body, flags, fault, _ = decode_body(data, sys_flag, size_max=1000)
     if fault is not None:
         assert (body, flags) == (data, sys_flag)
     else:
+        assert len(body) <= 1000
         assert not flags & COMPRESSED
 
 
