@@ -271,12 +271,12 @@ def test_an_invalid_binary_header_is_refused(header, reason):
         (b"caf\xe9", "caf\ufffd"),  # Latin-1
         (b"a\xff\xfeb", "a\ufffd\ufffdb"),
         (b"\xe2\x82", "\ufffd"),  # the beginning of a character counts once, as in Java
-        (b"\xed\xa0\x80", "\ufffd\ufffd\ufffd"),  # a surrogate
+        (b"\xed\xa0\x80", "\ufffd\ufffd\ufffd"),  # a surrogate, for which Java has one
         ("ü€😀".encode(), "ü€😀"),
     ],
 )
 def test_header_bytes_that_are_not_utf_8_are_replaced(text, read):
-    """Both headers read them as Java does, in names, values and remarks."""
+    """Both headers read them alike, in names, values and remarks."""
     in_json = b'{"code":1,"remark":"%b","extFields":{"%b":"%b"}}' % (text, text, text)
     size = len(text)
     fields = struct.pack("!h", size) + text + struct.pack("!i", size) + text

@@ -4,7 +4,8 @@ Offsets are those of queues; ``[min, max)`` can be consumed.  A group's offset i
 message; ``lag`` is the number of messages from it on.  A queue without an offset of the group has
 null, and all its messages count as lag.  A node stores any offset that a consumer commits, as
 RocketMQ does: one in a queue that does not exist, or beyond a queue's end, has a ``fault`` and no
-lag.  Times are milliseconds since 1970; an unknown value is null.
+lag.  A slave copies offsets faster than the log, so there they may be beyond its ends for a while.
+Times are milliseconds since 1970; an unknown value is null.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class OffsetFault(enum.Enum):
 
     NO_TOPIC = "no-topic"  # the node has no such topic
     NO_QUEUE = "no-queue"  # the topic has no such queue
-    BEYOND_END = "beyond-end"  # the messages up to it do not exist: they would be skipped
+    BEYOND_END = "beyond-end"  # this node does not have the messages up to it: a master skips them
 
 
 @attrs.frozen(kw_only=True)
@@ -345,7 +346,10 @@ def _fault_line(queue: QueueProgress) -> str:
         case OffsetFault.BEYOND_END:
             assert queue.offset is not None, "it has a fault"
             beyond = counted(queue.offset - queue.max_offset, "message")
-            return f"note: {where}: beyond the queue's end; it would skip the next {beyond}"
+            return (
+                f"note: {where}: beyond the queue's end on this node; a master will skip the next"
+                f" {beyond}, a slave may not have copied them yet"
+            )
         case None:
             raise AssertionError("only offsets with a fault are named")
         case _ as never:
