@@ -3,8 +3,9 @@
 With ``_ALLOW_DETERMINISTIC_SCHEDULING`` trio sorts each batch of tasks by their age and shuffles it
 with its own generator ``_r``, which is seeded here.  The hook is not official; pytest-trio and
 hypothesis use it too.  Another minor version of trio may schedule in another order, so that a seed
-is another run: the lock files, and so the tests, have ``TRIO_MINOR``, and ``hastore sim`` says so
-where trio is another one.
+is another run: the lock files, and so the tests, have ``TRIO_MINOR``, and the commands say so where
+trio is another one.  This module can be imported where trio's private names are gone: a run needs
+them, and is refused.
 
 Threads, the wall clock and iteration over sets of objects would break a replay, too.  ``guards``
 forbids the first two; instead of sets of objects the simulator uses ``dict``.
@@ -15,13 +16,14 @@ the loop, in an order that the seed decides.  trio's own mock clock needs a seco
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import attrs
 import trio
-from trio._core import _run as _trio_run
 
 from hastore.errors import ConfigError
 
@@ -32,6 +34,11 @@ T = TypeVar("T")
 
 TRIO_MINOR: Final = "0.35"  # the seeds of the tests and of reports are runs with it
 
+# None where this trio has none: ``_generator`` says so before any use.
+_trio_run: Any = None
+with contextlib.suppress(ImportError):
+    _trio_run = importlib.import_module("trio._core._run")
+_reschedule: Final[Any] = getattr(getattr(_trio_run, "Runner", None), "reschedule", None)
 _FLAG: Final = "_ALLOW_DETERMINISTIC_SCHEDULING"
 _TICKS_A_SECOND: Final = 1_000
 _IDLE_PASSES_MAX: Final = 10_000
@@ -82,13 +89,13 @@ class Freeze:
         for task in awake:
             (self._tasks if self.belongs(task) else runq).append(task)
         _freezes.append(self)
-        setattr(_trio_run.Runner, "reschedule", _reschedule_or_hold)  # noqa: B010 - mypy: a method
+        _trio_run.Runner.reschedule = _reschedule_or_hold
 
     def end(self) -> None:
         """Let the tasks run again."""
         _freezes.remove(self)
         if not _freezes:
-            setattr(_trio_run.Runner, "reschedule", _reschedule)  # noqa: B010 - likewise
+            _trio_run.Runner.reschedule = _reschedule
         _trio_run.GLOBAL_RUN_CONTEXT.runner.runq.extend(self._tasks)
         self._tasks.clear()
 
@@ -101,12 +108,9 @@ class Freeze:
 
 
 _freezes: list[Freeze] = []
-_reschedule: Final = _trio_run.Runner.reschedule
 
 
-def _reschedule_or_hold(
-    runner: _trio_run.Runner, task: trio.lowlevel.Task, *next_send: Any
-) -> None:
+def _reschedule_or_hold(runner: Any, task: trio.lowlevel.Task, *next_send: Any) -> None:
     _reschedule(runner, task, *next_send)
     if any(freeze.takes(task) for freeze in _freezes):
         taken = runner.runq.pop()
@@ -116,7 +120,8 @@ def _reschedule_or_hold(
 def _generator() -> random.Random:
     """Return what trio shuffles tasks with.  Raises ConfigError."""
     generator = getattr(_trio_run, "_r", None)
-    if not isinstance(generator, random.Random) or not hasattr(_trio_run, _FLAG):
+    has_runner = _reschedule is not None and hasattr(_trio_run, "GLOBAL_RUN_CONTEXT")
+    if not (isinstance(generator, random.Random) and hasattr(_trio_run, _FLAG) and has_runner):
         raise ConfigError(
             f"trio {trio.__version__} cannot schedule by a seed: its hook for that is gone",
             hint=f"pip install 'trio=={TRIO_MINOR}.*' where the simulator runs",
@@ -152,6 +157,6 @@ def run_by_seed(seed: int, main: Callable[[], Awaitable[T]]) -> T:
         return trio.run(main, clock=SimClock())
     finally:
         _freezes.clear()
-        setattr(_trio_run.Runner, "reschedule", _reschedule)  # noqa: B010 - likewise
+        _trio_run.Runner.reschedule = _reschedule
         generator.setstate(before[0])
         setattr(_trio_run, _FLAG, before[1])

@@ -68,7 +68,8 @@ def run_one(
 ) -> ScenarioResult:
     """Run one scenario in a world of that kind; blocks until it is over.
 
-    ``seed`` is for the simulator only, where the same seed makes the same history byte by byte.
+    ``seed`` is for the simulator only, where the same seed makes the same history byte by byte,
+    with the same commit and the same minor version of trio.
     ``skipped`` of the result says what this machine lacks.  Raises ConfigError if ``directory`` is
     not empty.
     """

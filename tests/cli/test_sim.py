@@ -66,7 +66,7 @@ def test_replay_is_deterministic(capsys):
     assert len(content["timeline"]) > len(first.splitlines())
 
 
-def test_another_minor_version_of_trio_is_named(monkeypatch, capsys):
+def test_another_minor_version_of_trio_is_named(monkeypatch, capsys, tmp_path):
     """Its scheduler may make another run of a seed; results stay on stdout alone."""
     assert main(["sim", "replay", "8"]) == 0
     out, err = capsys.readouterr()
@@ -77,6 +77,9 @@ def test_another_minor_version_of_trio_is_named(monkeypatch, capsys):
     assert main(["sim", "replay", "8"]) == 0
     assert capsys.readouterr() == (out, f"note: {trio_note()}\n")
     assert f"trio is {TRIO_MINOR}1.0: " in trio_note()
+    words = ["scenario", "run", "promotion", "--out", str(tmp_path / "out")]
+    assert main([*words, "--world", "sim", "--seed", "8"]) == 0
+    assert capsys.readouterr().err.startswith(f"note: {trio_note()}\n")
 
 
 def test_a_trio_without_the_schedulers_hook_is_refused(monkeypatch, capsys):
@@ -90,6 +93,25 @@ def test_a_trio_without_the_schedulers_hook_is_refused(monkeypatch, capsys):
         assert f"pip install 'trio=={TRIO_MINOR}.*'" in err
     with pytest.raises(ConfigError, match="cannot schedule by a seed"):
         run_by_seed(8, trio.sleep_forever)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sys.modules['trio._core._run'] = None; del trio._core._run",
+        "del trio._core._run.Runner.reschedule",
+    ],
+)
+def test_a_trio_without_other_private_names_is_refused_likewise(change):
+    """They were taken when the module was imported, which ended in an internal error."""
+    code = (
+        f"import sys, trio\n{change}\nfrom hastore_cli.main import main\n"
+        "sys.exit(main(['sim', 'replay', '8']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert is_one_line_with_a_next_step(done.stderr)
+    assert "cannot schedule by a seed" in done.stderr
 
 
 def test_replay_fits_80_columns(monkeypatch, capsys):

@@ -210,6 +210,10 @@ def run(
     from hastore_scenarios.registry import all_scenarios
     from hastore_scenarios.runner import WorldKind
 
+    if world == "sim":
+        from hastore_cli.lab.sim_commands import say_trio_note
+
+        say_trio_note()
     chosen = all_scenarios() if run_all else [each for name in names for each in find_named(name)]
     runs = plan(
         chosen,

@@ -110,7 +110,7 @@ def run(
         tally_dict,
     )
 
-    _say_trio_note()
+    say_trio_note()
     progress = ProgressLine()
     tally = run_seeds(
         _seeds(seeds, endless=minutes is not None),
@@ -130,7 +130,8 @@ def run(
     return EXIT_INTERRUPTED if tally.was_interrupted else 0
 
 
-def _say_trio_note() -> None:
+def say_trio_note() -> None:
+    """Say on stderr that a seed may be another run with this trio.  Raises ConfigError."""
     from hastore.sim.seams import trio_note
 
     note = trio_note()
@@ -201,7 +202,7 @@ def replay(*, seed: int, trace: bool, groups: bool, output: str) -> int:
         result_dict,
     )
 
-    _say_trio_note()
+    say_trio_note()
     result = _simulate(seed, groups=groups)
     if output == "json":
         shrunk = None if result.ok else _shrink(result, groups=groups)
