@@ -97,7 +97,8 @@ class GroupCommitRequest:
         self.reason: str | None = None
         self.on_done: Callable[[GroupCommitRequest], None] | None = None
         self.tag: Any = None  # the caller's own; never read here
-        # Called once it is decided: wakes a task that waits for that by another way than ``wait``.
+        # Called last, once it is decided, as ``on_done`` is: for a task that waits for that by
+        # another way than ``wait``, and for delayed messages that wait for a file.
         self.interrupt: Callable[[], None] | None = None
         self._outcome = _PUT_OK
         self._pending = 0

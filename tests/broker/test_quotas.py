@@ -1,6 +1,7 @@
 """What one owner can make a node keep: each table has room for others, and forgets."""
 
 import contextlib
+import itertools
 import json
 import time
 from types import SimpleNamespace
@@ -17,14 +18,14 @@ from hastore.broker.groups import (
     slave_synchronize,
     topic_config_manager,
 )
-from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.groups.topic_config_manager import TopicConfigManager, new_topic_config
 from hastore.broker.observe.metrics_text import metrics_text
 from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
-from hastore.status import BrokerRole
+from hastore.status import AppendMessageStatus, BrokerRole
 from hastore.wire.heartbeat_data import GROUPS_MAX
 from hastore.wire.remoting_codes import FLAG_ONE_WAY, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
@@ -559,9 +560,9 @@ EMPTY_STORE = SimpleNamespace(
 )
 
 
-def without_message(topic):
+def without_message(topic, **properties):
     """Return a message that makes its topic and is refused then."""
-    return send_command(topic=topic, properties={"long": "x" * 40_000})
+    return send_command(topic=topic, properties={"long": "x" * 40_000, **properties})
 
 
 def delayed(topic):
@@ -651,6 +652,91 @@ async def test_a_topic_has_a_minute_for_its_first_message(mock_clock):
         assert (await ask(client, send_command(topic="c"), GREEDY))[0] == 0
         assert of_users(data.topics.topics) == ["b", "c"]
         assert data.topics.quota.count("access key the-user") == 2
+
+
+def wait_for_a_file(master):
+    """Have each message find its file full once, as if it were."""
+    puts, waited = master.put_message, set()
+    append, full = puts._append_message, AppendMessageStatus.END_OF_FILE
+
+    def first_full(message):
+        if id(message) in waited:
+            return append(message)
+        waited.add(id(message))
+        return puts.commit_log._refuse(full)
+
+    puts._append_message = first_full
+
+
+@pytest.mark.usefixtures("small_table")
+@pytest.mark.parametrize("waits", [False, True], ids=["at-once", "after-a-wait"])
+async def test_only_delayed_messages_that_are_stored_keep_their_topics(tmp_path, waits):
+    """A refused one, or one with a level that is no delay, does not."""
+    async with node_with_client(tmp_path) as (master, client):
+        if waits:
+            wait_for_a_file(master)
+        for number in range(FULL):
+            request = without_message(f"refused{number}", DELAY="1")
+            assert (await client.ask(request)).code == ResponseCode.MESSAGE_ILLEGAL
+        for topic, level in (("none", "0"), ("negative", "-1"), ("delayed", "1")):
+            request = send_command(topic=topic, properties={"DELAY": level})
+            assert (await client.ask(request)).code == 0
+        rows = json.loads((await client.ask(RemotingCommand(code=21))).body)["topicConfigTable"]
+        assert {name for name in rows if not rows[name].get("autoCreated")} == {"delayed"}
+
+
+async def test_a_look_for_unused_topics_covers_the_table(mock_clock):
+    """The oldest are forgotten first.  A look that has seen all topics is not made again soon."""
+    manager = TopicConfigManager(4, True, lambda: 0)
+    names = [f"t{number}" for number in range(topic_config_manager.TOPICS_MAX)]
+    row = {"readQueueNums": 4, "writeQueueNums": 4, "autoCreated": True}
+    manager.load({"topicConfigTable": dict.fromkeys(names, row)})
+    unused, looks = set(names[-1_030:]), []
+    manager.users.append(lambda topic: looks.append(topic) or topic not in unused)
+
+    numbers = itertools.count()
+
+    def make(count):
+        for _ in range(count):
+            manager.find_for_send(f"new{next(numbers)}", "owner")
+
+    make(1)
+    assert [name for name in names if name in manager.topics and name in unused] == names[-6:]
+    make(1_023)
+    assert len(looks) == len(names) - 6, "one look"
+    make(6)
+    assert not unused & manager.topics.keys()
+    for wait_s, looks_again in ((0, False), (1, True), (0, False)):
+        mock_clock.jump(wait_s)
+        looks.clear()
+        with pytest.raises(RequestFailedError, match="already has 16384 topics"):
+            make(1)
+        assert bool(looks) is looks_again
+
+
+@pytest.mark.usefixtures("small_table")
+async def test_a_slave_without_its_master_forgets_no_topic(tmp_path, monkeypatch):
+    """Also where its table is full: all of these have messages."""
+    monkeypatch.setattr(slave_synchronize, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", FULL + 1)
+    topics = {f"t{number}" for number in range(FULL + 1)}
+    async with node_with_client(tmp_path) as (master, client):
+        slave_config = SlaveConfig(
+            store=StoreConfig(data_dir=str(tmp_path / "s"), mapped_file_size=1 << 20),
+            master=master.ha_address,
+            master_client=master.address,
+            listen=ANY_PORT,
+        )
+        async with hastore.open_slave(slave_config) as slave:
+            for topic in sorted(topics):
+                assert (await client.ask(send_command(topic=topic))).code == 0
+            copied = slave.slave_synchronize.data.topics
+            await eventually(lambda: copied.topics.keys() == topics)
+            queues = slave.message_store.consume_queues
+            await eventually(lambda: {queue.topic for queue in queues} == topics)
+    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", FULL)
+    async with hastore.open_slave(slave_config) as slave, raw_client(slave.address) as reader:
+        assert len(await topics_of(reader)) == FULL
 
 
 @pytest.mark.usefixtures("small_table")

@@ -17,6 +17,7 @@ Invariant: a reply has a message's place exactly when its status says that it is
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -31,6 +32,7 @@ from hastore.message import (
     Message,
 )
 from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.layout import TRANSACTION_TYPE_MASK
 from hastore.topic import NO_PRODUCER_TOPICS
 from hastore.wire.frame_reader import encode_command
@@ -135,6 +137,11 @@ class SendMessageProcessor:
         self._name_cluster(message)
         request = self.target.submit(message)
         request.tag = reply_to
+        if properties and parse_level(properties.get(PROPERTY_DELAY_TIME_LEVEL)) > 0:
+            if request.status is None and request.append_result is None:  # it waits for a file
+                request.interrupt = partial(self._keep_topic, request)
+            else:
+                self._keep_topic(request)
         return request
 
     def _name_cluster(self, message: Message) -> None:
@@ -144,6 +151,11 @@ class SendMessageProcessor:
             message.properties = {PROPERTY_CLUSTER: self._cluster}
         else:
             properties[PROPERTY_CLUSTER] = self._cluster  # type: ignore[index]
+
+    def _keep_topic(self, request: GroupCommitRequest) -> None:
+        """Keep the topic of a delayed message that is in the log."""
+        if request.append_result is not None:
+            self.topics.keep(request.topic)
 
     def _queue_of(self, message: Message, client: ClientConnection) -> int:
         """Return the queue to write to: the next in turn for a negative number.
@@ -161,8 +173,6 @@ class SendMessageProcessor:
             config = self._new_topic(topic, client)
             if config is None:
                 return max(queue_id, 0)  # the message is refused anyway
-        if config.auto_created and PROPERTY_DELAY_TIME_LEVEL in (message.properties or ()):
-            self.topics.keep(topic)
         queue_nums = config.write_queue_nums
         if not config.is_writable or not queue_nums:
             if self.target.role is BrokerRole.SLAVE:
