@@ -296,6 +296,8 @@ class CommitLog(LogTail):
         self._position = self._file.wrote_position = end  # type: ignore[union-attr] # there is room
         self.max_offset = next_offset = physic_offset + size
         next_offsets[queue_id] = queue_offset + 1
+        if not queue_offset:
+            self._topics[message.topic] = queues
         host = self._store_host_bytes
         return _new_tuple(  # as AppendMessageResult(...), at half the cost
             AppendMessageResult,
@@ -355,6 +357,7 @@ class CommitLog(LogTail):
             return self.append_batch(messages) if self._roll() else self._refuse(_END_OF_FILE)
         self._write(data)
         queues.next_offsets[first.queue_id] = queue_offset + len(records)
+        self._topics[first.topic] = queues
         sizes = [len(record) for record in records[:-1]]
         return AppendMessageResult(
             _PUT_OK,

@@ -26,6 +26,7 @@ from hastore.config import AccessConfig, MasterConfig, RemotingConfig, SlaveConf
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.status import AppendMessageStatus, BrokerRole
+from hastore.topic import SCHEDULE_TOPIC
 from hastore.wire.heartbeat_data import GROUPS_MAX
 from hastore.wire.remoting_codes import FLAG_ONE_WAY, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
@@ -629,6 +630,8 @@ async def test_a_full_table_forgets_topics_that_were_never_used(tmp_path, restar
             answer = await client.ask(without_message(f"junk{number}"))
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
             assert used < await topics_of(client)
+        log = master.message_store.commit_log
+        assert set(log._topics) == {"message", SCHEDULE_TOPIC}, "refused messages leave no row"
         assert (await client.ask(route("junk0"))).code == 0, "as before its first message"
         assert (await client.ask(send_command(topic="honest"))).code == 0
         assert await topics_of(client) >= used | {"honest"}

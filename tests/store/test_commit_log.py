@@ -353,8 +353,10 @@ def test_master_refuses_a_host_name_as_store_host():
     ids=range(12),
 )
 def test_refused_message_changes_nothing(refused, status):
-    """No byte is written, and neither the log nor the queue advances."""
+    """No byte is written, neither the log nor the queue advances, and a topic leaves nothing."""
     log = open_log(max_message_size=1000)
+    assert append(log, refused).status is status
+    assert not log._topics, "a producer could make any number of rows"
     append(log, message(b"before"))
     before = all_bytes(log)
     result = append(log, refused)

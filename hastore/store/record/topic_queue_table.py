@@ -3,6 +3,8 @@
 A queue offset is a message's index in its queue.  The master assigns it at the append and advances
 it only if the append succeeds; at a start it is rebuilt by walking the log, whose records hold it.
 A slave needs no table: it copies bytes.
+
+Invariant: a topic is in the table only if it has, or had, a record in the log.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ class TopicQueueTable:
     _by_bytes: dict[bytes, TopicQueues | None] = attrs.field(factory=dict, init=False)
 
     def find(self, topic: str) -> TopicQueues | None:
-        """Return a topic's queues, making new ones; None if no record can hold the name."""
+        """Return a topic's queues, new ones if it is not in the table.
+
+        The caller puts new ones into it once a record is stored.  None if no record can hold the
+        name.
+        """
         queues = self.topics.get(topic)
         if queues is None:
             try:
@@ -60,7 +66,7 @@ class TopicQueueTable:
                 return None
             if not topic_bytes or len(topic_bytes) > TEXT_SIZE_MAX:
                 return None
-            queues = self.topics[topic] = TopicQueues(topic_bytes, self.bare_properties)
+            queues = TopicQueues(topic_bytes, self.bare_properties)
         return queues
 
     def advance(self, topic_bytes: bytes, queue_id: int, next_offset: int) -> None:
@@ -74,8 +80,10 @@ class TopicQueueTable:
             queues = self._by_bytes[topic_bytes]
         except KeyError:
             # No producer can name a topic that is not UTF-8, so it needs no offset.
-            queues = self.find(topic_bytes.decode(errors="surrogateescape"))
-            self._by_bytes[topic_bytes] = queues
+            topic = topic_bytes.decode(errors="surrogateescape")
+            queues = self._by_bytes[topic_bytes] = self.find(topic)
+            if queues is not None:
+                self.topics[topic] = queues
         if queues is not None and queues.next_offsets.get(queue_id, 0) < next_offset:
             queues.next_offsets[queue_id] = next_offset
 
