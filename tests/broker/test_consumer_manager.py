@@ -74,6 +74,27 @@ async def test_the_newest_subscription_wins_without_notifications():
     assert manager.groups["g"].subscription("T") is None
 
 
+async def test_what_a_member_said_goes_with_it():
+    """Also with its next heartbeat; what another one has said stays, the newest of them."""
+    manager = ConsumerManager(1000)
+    one, two, three = FakeClient("one"), FakeClient("two"), FakeClient("three")
+    beat(manager, one, "g", version=5, expression="new")
+    beat(manager, two, "g", version=4, expression="old")
+    beat(manager, three, "g", version=9, topic="U", expression="x" * 4_096)
+    group = manager.groups["g"]
+    assert (group.topics, manager.has_topic("T"), manager.has_topic("U")) == ({"U"}, False, True)
+    manager.client_gone(three)
+    assert (group.topics, group.subscription("T").expression) == ({"T"}, "new")
+    assert (manager.has_topic("T"), manager.has_topic("U")) == (True, False)
+    beat(manager, one, "g", version=3, expression="older")
+    assert group.subscription("T").expression == "old", "the newest that a member says now"
+    beat(manager, one)
+    assert group.subscription("T").expression == "old"
+    manager.client_gone(two)
+    assert not manager.groups
+    assert not manager.has_topic("T")
+
+
 async def test_a_silent_client_is_dropped(autojump_clock, nursery):
     """A client that sends no heartbeat within the time-out loses its memberships; others stay."""
     manager = ConsumerManager(1000)

@@ -653,3 +653,27 @@ async def test_what_heartbeats_keep_of_a_connection_is_bounded(text_of):
                 pass
             assert answer.code == 1
             assert "bytes of memory; at most 131072: use more clients" in answer.remark
+
+
+async def test_what_a_connection_said_of_groups_that_it_left_is_not_kept():
+    """Another connection, which says little, is a member of all of them."""
+    groups = [f"g{number}" for number in range(16)]
+    large = largest_heartbeat(["g"], lambda _: "x" * 4_096)["consumerDataSet"][0]
+    rows = [{"topic": each["topic"]} for each in large["subscriptionDataSet"]]
+    async with serving(InMemoryTarget()) as (server, address):
+        consumers = server._processors.consumers
+        async with raw_client(address) as one, raw_client(address) as two:
+
+            async def beat(client, *consumer_data):
+                body = {"clientID": "c", "consumerDataSet": consumer_data}
+                await client.send(RemotingCommand(code=34, body=json.dumps(body).encode()))
+                assert await answered(client, 1) == [0]
+
+            small = [{"groupName": name, "subscriptionDataSet": rows} for name in groups]
+            await beat(two, *small)
+            before = kept_size((consumers.groups, consumers._clients), set())
+            for name in groups:
+                await beat(one, {**large, "groupName": name})
+                await beat(two, *small)
+            size = kept_size((consumers.groups, consumers._clients), set())
+            assert size - before < 1.5 * KEPT_SIZE_MAX

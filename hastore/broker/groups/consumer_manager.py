@@ -10,15 +10,18 @@ A client that is a producer only is in ``producers``, and is dropped for the sam
 A heartbeat names all groups of one client: it has left those that it no longer names.  Nothing here
 is kept on disk; every client sends its next heartbeat within seconds.
 
-Kept are each client's groups, and each group's subscriptions, of its last heartbeat; their size has
-a limit in ``read_heartbeat``.
+Kept is what each client's last heartbeat said of its groups, whose size has a limit in
+``read_heartbeat``.  A group's subscriptions are its members': what a client said goes with it, or
+with its next heartbeat.
 
-Invariant: a group is in the table exactly while it has members; a member's connection is open.
+Invariants: a group is in the table exactly while it has members; a member's connection is open;
+each of a group's subscriptions is in the last heartbeat of one of its members.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -42,6 +45,14 @@ if TYPE_CHECKING:
     from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 
 
+@attrs.frozen(kw_only=True)
+class ConsumerMember(Member):
+    """One consumer of a group."""
+
+    data: ConsumerData = attrs.field(eq=False)  # of its last heartbeat
+    newest: int = attrs.field(eq=False)  # version of its subscriptions
+
+
 @final
 @attrs.define(eq=False)
 class ConsumerGroup:
@@ -49,12 +60,35 @@ class ConsumerGroup:
 
     name: str
     data: ConsumerData
-    members: dict[ClientConnection, Member] = attrs.field(factory=dict)
+    members: dict[ClientConnection, ConsumerMember] = attrs.field(factory=dict)
     # Offsets that were reset (222), by topic and queue, until the group pulls from there.
     resets: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
-    def subscribe(self, data: ConsumerData) -> bool:
-        """Update the subscriptions; return whether the group's topics have changed.
+    def join(self, client: ClientConnection, member: ConsumerMember) -> bool:
+        """Update members and subscriptions; return whether members or the topics have changed."""
+        topics, before = self.topics, self.members.get(client)
+        data = attrs.evolve(member.data, group=self.name)
+        self.members[client] = member
+        if before is not None and before.data != data:
+            self._rely_on_members()
+        self._subscribe(data)
+        # One object for all members that say the same.
+        data = self.data if self.data == data else data
+        self.members[client] = attrs.evolve(member, data=data)
+        return before != member or topics != self.topics
+
+    def leave(self, client: ClientConnection) -> None:
+        """Remove a member, with what it said unless another one says so, too."""
+        del self.members[client]
+        if self.members:
+            self._rely_on_members()
+
+    def _rely_on_members(self) -> None:
+        """Take the data of the member with the newest subscription."""
+        self.data = max(self.members.values(), key=attrgetter("newest")).data
+
+    def _subscribe(self, data: ConsumerData) -> None:
+        """Update the subscriptions by a member's.
 
         The newest version of a topic's subscription counts, so members that made the same one at
         different times do not keep changing it (RocketMQ's ``updateSubscription``).
@@ -66,8 +100,7 @@ class ConsumerGroup:
             newest.append(
                 subscription if old is None or subscription.version > old.version else old
             )
-        self.data = attrs.evolve(data, group=self.name, subscriptions=tuple(newest))
-        return known.keys() != self.topics
+        self.data = attrs.evolve(data, subscriptions=tuple(newest))
 
     @property
     def topics(self) -> set[str]:
@@ -106,8 +139,8 @@ class ConsumerManager:
         if client.is_closed:
             return
         language = language[:_LANGUAGE_SIZE_MAX]
-        member = Member(client_id=heartbeat.client_id, language=language, version=version)
-        self.producers.heartbeat(client, member, heartbeat.producer_groups)
+        producer = Member(client_id=heartbeat.client_id, language=language, version=version)
+        self.producers.heartbeat(client, producer, heartbeat.producer_groups)
         now_in = {consumer.group for consumer in heartbeat.consumers}
         _, was_in = self._clients.pop(client, (0.0, frozenset()))
         changed = list(was_in - now_in)
@@ -115,17 +148,19 @@ class ConsumerManager:
             self._leave(client, name)
         for consumer in heartbeat.consumers:
             group = self.groups.get(consumer.group)
+            before = set() if group is None else group.topics
             if group is None:
                 group = self.groups[consumer.group] = ConsumerGroup(consumer.group, consumer)
-                self._topics.update(group.topics)
-            before = group.topics
-            subscriptions_changed = group.subscribe(consumer)
-            if subscriptions_changed:
-                self._topics.update(group.topics)
-                self._unsubscribe(before)
-            if group.members.get(client) != member or subscriptions_changed:
-                group.members[client] = member
+            member = ConsumerMember(
+                client_id=heartbeat.client_id,
+                language=language,
+                version=version,
+                data=consumer,
+                newest=max((one.version for one in consumer.subscriptions), default=0),
+            )
+            if group.join(client, member):
                 changed.append(consumer.group)
+            self._resubscribe(before, group.topics)
         if now_in or heartbeat.producer_groups:
             # The groups' own names, not copies of them by each client.
             names = frozenset(self.groups[name].name for name in now_in)
@@ -153,13 +188,16 @@ class ConsumerManager:
 
     def _leave(self, client: ClientConnection, name: str) -> None:
         group = self.groups[name]
-        del group.members[client]
+        before = group.topics
+        group.leave(client)
         if not group.members:
             del self.groups[name]
-            self._unsubscribe(group.topics)
+        self._resubscribe(before, group.topics if group.members else set())
 
-    def _unsubscribe(self, topics: Iterable[str]) -> None:
-        for topic in topics:
+    def _resubscribe(self, before: set[str], now: set[str]) -> None:
+        """Count a group for the topics that it subscribes to ``now``."""
+        self._topics.update(now - before)
+        for topic in before - now:
             self._topics[topic] -= 1
             if not self._topics[topic]:
                 del self._topics[topic]
