@@ -654,6 +654,24 @@ async def test_a_second_deletion_removes_offsets_committed_after_the_first(tmp_p
         await eventually(lambda: copied.offsets.offsets == {})
 
 
+async def test_a_slave_forgets_one_groups_offsets_though_another_commits_again(tmp_path):
+    """Both have left offsets in a topic that is gone; the slave missed the moment without any."""
+    async with master_of(tmp_path / "m") as (master, admin, _):
+        await put(master)
+        await admin.delete_topic("T")
+        for group in "g", "h":
+            await admin.update_offset(group, "T", 0, 1)
+        async with hastore.open_slave(slave_of(tmp_path / "s", master)) as slave:
+            copied = slave.slave_synchronize.data
+            await eventually(lambda: copied.offsets.offsets.keys() == {"T@g", "T@h"})
+        await admin.delete_topic("T")
+        await admin.update_offset("h", "T", 0, 1)
+        async with hastore.open_slave(slave_of(tmp_path / "s", master)) as slave:
+            copied = slave.slave_synchronize.data
+            assert copied.offsets.offsets.keys() == {"T@g", "T@h"}
+            await eventually(lambda: copied.offsets.offsets.keys() == {"T@h"})
+
+
 async def test_a_slave_that_is_behind_dispatches_nothing_of_a_deleted_topic(tmp_path):
     """A new slave gets the deletion before, or after, the log: the outcome is the same."""
     async with master_of(tmp_path / "m") as (master, admin, _):

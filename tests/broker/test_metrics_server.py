@@ -254,6 +254,7 @@ def test_stages_are_histograms():
         ("/slave", MASTER, False, "is a master"),
         ("/slave", STREAMING, True, "follows"),
         ("/slave?lag=1MiB", STREAMING, True, "follows"),
+        ("/slave?lag=1_048_576", STREAMING, True, "follows"),
         ("/slave?lag=1000KiB", STREAMING, False, "1.0 MiB behind, as far as it knows; more than"),
     ],
 )

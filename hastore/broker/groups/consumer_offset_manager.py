@@ -119,9 +119,14 @@ class ConsumerOffsetManager:
         if owner is not None and self.offset_quota is not None:
             self.offset_quota.check(owner, (key, queue_id), trio.current_time())
 
-    def topics_beside(self, table: Iterable[str]) -> set[str]:
-        """Return the topics with offsets here, but with none among the keys of another table."""
-        return {_topic_of(key) for key in self.offsets} - {_topic_of(key) for key in table}
+    def topics_beside(self, table: Mapping[str, object]) -> set[str]:
+        """Return the topics with a key here that another table lacks."""
+        return {_topic_of(key) for key in self.offsets.keys() - table.keys()}
+
+    def forget_beside(self, table: Mapping[str, object], topics: Collection[str]) -> None:
+        """Remove the offsets in some topics whose keys another table lacks."""
+        beside = self.offsets.keys() - table.keys()
+        self._remove([key for key in beside if _topic_of(key) in topics])
 
     def forget_topics(self, next_offsets: Mapping[str, Mapping[int, int] | None]) -> None:
         """Remove all groups' offsets in some topics.

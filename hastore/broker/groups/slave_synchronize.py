@@ -359,7 +359,7 @@ class SlaveSynchronize:
             # A master keeps no record of the deletion of a topic that never had a message.
             with_messages = {queue.topic for queue in queues}
             gone = topics.topics.keys() - table.rows.keys() - merged.keys() - with_messages
-            # It may have forgotten them, so that pulls that wait need not know.
+            # It may have forgotten them, not deleted: pulls that wait there go on waiting.
             forgotten = {name for name in gone if topics.topics[name].auto_created}
             self._forget_offsets(forgotten)
             gone -= forgotten
@@ -376,17 +376,17 @@ class SlaveSynchronize:
         return 0
 
     def _take_offsets(self, table: CopiedTable[dict[int, int]]) -> int:
-        """Take the master's offsets, and remove those in topics that no longer exist.
+        """Take the master's offsets, and remove others in topics that do not exist.
 
-        A crash as the master deletes a topic without messages, of which it keeps no record, may
-        leave offsets there, which this slave has copied.
+        The master may have removed them without a record: a crash as it deleted a topic without
+        messages, or consumers that still ran, have left them there, and this slave has copied them.
         """
         data = self.data
         without_room = data.offsets.copy(table.rows, table.version)
         unknown = data.offsets.topics_beside(table.rows) - data.topics.topics.keys()
         if unknown:
             unknown -= {queue.topic for queue in self.message_store.consume_queues}
-            data.offsets.forget_topics(dict.fromkeys(unknown))
+            data.offsets.forget_beside(table.rows, unknown)
         return without_room
 
     def _topic_deleted(self, topic: str) -> None:

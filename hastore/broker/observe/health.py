@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hastore.broker.observe.findings import Limits, faults
-from hastore.quantities import parse_size
+from hastore.quantities import parse_size, without_underscores
 from hastore.status import BrokerRole
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | 
 def _lag_max(text: str) -> int:
     """Return the bytes of ``lag=TEXT``, of which an error shows the beginning."""
     try:
-        return parse_size(text)
+        return parse_size(without_underscores(text))
     except ValueError:
         msg = f"lag={text[:40]!r} is not a size: write bytes, or 16MiB"
         raise ValueError(msg) from None

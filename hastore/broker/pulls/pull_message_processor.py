@@ -25,7 +25,8 @@ copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB 1808 | 56
 A pull that was held is checked against the permissions again before it is answered: they may have
 changed meanwhile.
 
-A pull that waits when its topic is deleted is answered TOPIC_NOT_EXIST at once.
+A pull that waits when its topic is deleted is answered TOPIC_NOT_EXIST at once.  On a slave it goes
+on waiting if a client has made the topic and it has no message: its master may have forgotten it.
 
 A pull's commit is refused alone where a quota is used up: the pull is answered.  RocketMQ's has no
 limit of offsets that could fail a pull, so stock clients would take the error for the queue's.
