@@ -8,10 +8,12 @@ from functools import partial
 import attrs
 import pytest
 import trio
+import trio.testing
 
 import hastore
 from hastore.broker.group_directory import KnownNode
 from hastore.broker.groups.topic_config_manager import TopicConfigManager
+from hastore.broker.naming import name_server_registration
 from hastore.broker.naming.name_server_registration import (
     BrokerIdentity,
     NameServerRegistration,
@@ -280,6 +282,41 @@ async def test_a_refusal_is_tried_again():
         await eventually(lambda: len(server.requests) >= 2)
         nursery.cancel_scope.cancel()
         await trio.lowlevel.checkpoint_if_cancelled()
+
+
+async def test_forgotten_topics_never_keep_a_registration_waiting(monkeypatch):
+    """Many at once are withdrawn in rounds, and new topics are shown first.
+
+    One that another broker has keeps this broker's row: the next message makes it again.
+    """
+    monkeypatch.setattr(name_server_registration, "WITHDRAWN_AT_ONCE", 3)
+    async with name_server() as server, trio.open_nursery() as nursery:
+        registration, topics = registration_at(server)
+        registration.identity = attrs.evolve(registration.identity, broker_id=0)
+        for name in ("a", *map(str, range(10))):
+            topics.find_for_send(name, "owner")
+        nursery.start_soon(registration.run)
+        await eventually(lambda: "a" in server.routes)
+        await trio.testing.wait_all_tasks_blocked(0.1)  # its answer has come
+        server.routes["a"]["other"] = {"perm": 6}
+        del server.requests[:]
+        for name in tuple(topics.topics):
+            topics._forget(name)
+        topics.find_for_send("new", "owner")
+        await eventually(lambda: not server.routes.keys() & set(map(str, range(10))))
+        await eventually(lambda: [each.code for each in server.requests].count(105) == 11)
+        nursery.cancel_scope.cancel()
+    codes = [request.code for request in server.requests]
+    assert codes[0] == 103
+    assert (
+        "new"
+        in json.loads(server.requests[0].body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    )
+    asked = [code for code in codes if code in {103, 105}]
+    rounds = "".join("r" if code == 103 else "q" for code in asked).strip("r").split("r")
+    assert max(map(len, rounds)) == 3
+    assert server.routes["a"]["bk"]["perm"] == 6
+    assert codes.count(216) == 10
 
 
 async def test_a_slave_unregisters_at_the_end():

@@ -3,7 +3,7 @@
 ::
 
     each server   connect ─► 103, all topics ─► 30 s, or a changed topic ─► 103 ─► …
-                                                     a deleted topic ─► 105, 216 ─┘
+                                   │ topics that are gone ─► 105, 216, some at a time ─► 103
                      ▲           │ refused, no answer, closed
                      └─ back-off ┘
     the end       104, and the connection is closed
@@ -16,10 +16,12 @@ begins with another.
 A group's master only closes the connection, and the name server forgets it at once: servers of
 RocketMQ 4 unregister by id, and id 0 may be its successor's by then.
 
-A registration adds topics to a name server and takes none away.  So for each topic that was deleted
-a master asks what the server knows.  If no other broker has the topic, it is deleted there (216);
-else this broker's next registration shows it once more, without permissions: 216 would take it from
-the others, too, and they register again only when their own topics change.
+A registration adds topics to a name server and takes none away.  So for each topic that is gone a
+master asks what the server knows, after its registration, which keeps the broker known there, and
+in rounds.  If no other broker has the topic, it is deleted there (216); else, if it was deleted,
+the next registration shows it once more, without permissions: 216 would take it from the others,
+too, and they register again only when their own topics change.  A topic that may only have been
+forgotten keeps its row there: its next message makes it again.
 
 Invariant: nothing here delays or ends the node; a name server that cannot be used is logged once
 for each reason, and tried again.
@@ -80,6 +82,7 @@ class RunningNode(Protocol):
 INTERVAL_S: Final = 30.0
 BACK_OFF_S: Final = (0.5, 30.0)
 UNREGISTER_TIMEOUT_S: Final = 1.0
+WITHDRAWN_AT_ONCE: Final = 100  # topics, in two requests each, before the next registration
 _CLASSIC_SLAVE_ID: Final = 1
 # Topics of every RocketMQ broker: a name server refuses a new one that registers only one.
 _SYSTEM_TOPICS: Final = (
@@ -159,11 +162,12 @@ class NameServerRegistration:
     async def _keep(self, server: Address) -> None:
         reason: str | None = None  # why it is not registered there, as logged
         pause_s = BACK_OFF_S[0]
-        known: set[str] = set()
+        known: dict[str, bool] = {}
         while True:
             try:
                 async with open_client_port_link(server) as link:
-                    known |= self.topics.deleted.keys()  # it may know them from an earlier role
+                    # It may know them from an earlier role.
+                    known |= dict.fromkeys(self.topics.deleted, False)
                     await self._register(link, known)
                     _log.info(
                         "name_server_registered",
@@ -185,10 +189,11 @@ class NameServerRegistration:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, BACK_OFF_S[1])
 
-    async def _repeat(self, link: ClientPortLink, known: set[str]) -> None:
+    async def _repeat(self, link: ClientPortLink, known: dict[str, bool]) -> None:
         """Register again after changes and from time to time; raises once the link is closed."""
         while True:
-            await self._wait(link)
+            if not await self._withdraw_some(link, known):
+                await self._wait(link)
             await self._register(link, known)
 
     async def _wait(self, link: ClientPortLink) -> None:
@@ -210,21 +215,45 @@ class NameServerRegistration:
         if closed is not None:
             raise closed
 
-    async def _register(self, link: ClientPortLink, known: set[str]) -> None:
-        """Register all topics; ``known`` are those that the server may know, and become these."""
-        gone = sorted(known - self.topics.topics.keys())
-        shared = []
-        if self.identity.broker_id == MASTER_ID:
-            shared = [topic for topic in gone if await self._withdraw(link, topic)]
-        registration = self._registration(link, shared)
-        known.clear()
-        known.update(self.topics.topics)
+    async def _register(
+        self, link: ClientPortLink, known: dict[str, bool], withdrawn: Sequence[str] = ()
+    ) -> None:
+        """Register all topics, and ``withdrawn`` ones without permissions.
+
+        ``known`` gets the topics that the server may know now: whether each may be forgotten.
+        """
+        registration = self._registration(link, withdrawn)
+        known |= {name: config.auto_created for name, config in self.topics.topics.items()}
         body = registration.body()
         code = RequestCode.REGISTER_BROKER
         answer = await link.ask(code, registration.fields(body), body)
         if answer.code != ResponseCode.SUCCESS:
             msg = f"it refused the registration with {answer.code}: {answer.remark or 'no reason'}"
             raise RequestFailedError(msg, code=answer.code)
+
+    async def _withdraw_some(self, link: ClientPortLink, known: dict[str, bool]) -> bool:
+        """Withdraw topics that are gone, and take them out of ``known``; return if some are left.
+
+        A slave leaves that to its master.
+        """
+        if self.identity.broker_id != MASTER_ID:
+            known.clear()
+            return False
+        gone = sorted(known.keys() - self.topics.topics.keys())
+        shared = []
+        for topic in gone[:WITHDRAWN_AT_ONCE]:
+            if topic in self.topics.topics:  # again, meanwhile
+                continue
+            was_deleted = topic in self.topics.deleted or not known[topic]
+            if await self._withdraw(link, topic) and was_deleted:
+                shared.append(topic)
+            else:
+                del known[topic]
+        if shared:
+            await self._register(link, known, shared)
+        for topic in shared:
+            del known[topic]
+        return len(gone) > WITHDRAWN_AT_ONCE
 
     async def _withdraw(self, link: ClientPortLink, topic: str) -> bool:
         """Delete a topic at a name server; return whether it keeps the topic.
