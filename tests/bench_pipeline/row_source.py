@@ -89,6 +89,7 @@ def _row(record: bytes, store: str, segment: str) -> dict[str, Any]:
         "reconsume_times": message.reconsume_times,
         "prepared_transaction_offset": message.prepared_transaction_offset,
         "body": message.body,
+        "body_fault": message.body_fault,
         "body_crc": message.body_crc,
         "crc_ok": crc_ok,
         "record_ok": crc_ok,

@@ -100,7 +100,7 @@ def test_explain_names_the_line_that_decides(run, acl, arguments, code, said):
         (["the-user", "310"], "SEND_MESSAGE_V2 (310) is about a topic"),
         (["the-user", "33"], "VIEW_MESSAGE_BY_ID (33) is about a topic"),
         (["the-user", "38"], "is about a consumer group"),
-        (["the-user", "25"], "no rule allows request 25"),
+        (["the-user", "999"], "no rule allows request 999"),
     ],
 )
 def test_explain_says_what_it_must_know(run, acl, arguments, said):

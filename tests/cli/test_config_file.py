@@ -441,7 +441,7 @@ def test_digits_grouped_by_underscores_are_read_with_a_note(tmp_path, capsys):
     """In texts of a file, in variables and flags, as earlier versions did; never in names."""
     file = write(
         tmp_path / "t.toml",
-        '[node]\ndata = "/data/n_1_000"\n[store]\nfile_size = "1_024KiB"\n'
+        '[node]\ndata = "/data/n_1_000"\n[store]\nmapped_file_size = "1_024KiB"\n'
         '[remoting]\nin_flight_max = "4_096"\npull_count_max = 1_000\n',
     )
     environ = {"HASTORE_REMOTING_FRAME_MAX": "16_000_000"}
@@ -459,14 +459,14 @@ def test_digits_grouped_by_underscores_are_read_with_a_note(tmp_path, capsys):
             size.type.convert("1_x", size, None)
     assert found == {
         "[node] data": "/data/n_1_000",
-        "[store] file_size": 1 << 20,
+        "[store] mapped_file_size": 1 << 20,
         "[remoting] in_flight_max": 4_096,
         "[remoting] pull_count_max": 1_000,
         "[remoting] frame_max": 16_000_000,
     }
     assert capsys.readouterr().err.replace(", which the next version refuses", "").splitlines() == [
-        f"note: {file}: [store] file_size: write 1024KiB instead of 1_024KiB",
-        f"note: {file}: [remoting] in_flight_max: write 4096 instead of 4_096",
+        f"note: {file}, line 4: [store] mapped_file_size: write 1024KiB instead of 1_024KiB",
+        f"note: {file}, line 6: [remoting] in_flight_max: write 4096 instead of 4_096",
         "note: HASTORE_REMOTING_FRAME_MAX: write 16000000 instead of 16_000_000",
         "note: --mapped-file-size: write 1000KiB instead of 1_000KiB",
     ]

@@ -267,7 +267,7 @@ async def test_a_role_service_has_the_settings_of_its_node(tmp_path):
         ({"prefix": "hastore"}, "a path such as /hastore"),
         ({"prefix": "/hastore/"}, "a path such as /hastore"),
         ({"cluster_name": "a/b"}, "cluster's name"),
-        ({"cert_file": "c"}, "cert and key need each other"),
+        ({"cert_file": "c"}, "cert_file and key_file need each other"),
         ({"user": "u"}, "user and password_file need each other"),
     ],
 )

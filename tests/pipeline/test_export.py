@@ -184,8 +184,9 @@ def content(rows):
         own = {
             name: value
             for name, value in row["properties"].items()
-            # A message without a UNIQ_KEY gets one when it is sent; a committed one is a plain one.
-            if name not in {"__CRC32#", "UNIQ_KEY", "TRAN_MSG"}
+            # A message without a UNIQ_KEY gets one when it is sent, and each its broker's CLUSTER.
+            # A committed one is a plain one.
+            if name not in {"__CRC32#", "CLUSTER", "UNIQ_KEY", "TRAN_MSG"}
         }
         queues.setdefault((row["topic"], row["queue_id"]), []).append(
             {
