@@ -317,14 +317,18 @@ class ConsumeQueue:
         self.repair_from = min(self.repair_from, self.repair_to)
 
     def blank(self, queue_offsets: Sequence[int]) -> None:
-        """Replace units by blanks; a put of a record at one of these indexes repairs it.
+        """Replace units by blanks, durably; a put of a record at one of these indexes repairs it.
 
-        Not durable yet: the next flush makes it so.
+        A unit that came back after a power cut might be too far from the queue's end to be checked.
         """
         is_repairing = self.repair_from < self.repair_to
+        changed: dict[ConsumeQueueFile, None] = {}
         for queue_offset in queue_offsets:
             file = self._file_of(queue_offset)
             self._files.write(self.path, file, BLANK, queue_offset * UNIT_SIZE - file.start)
+            changed[file] = None
+        for file in changed:
+            self._files.open(self.path, file).sync()
         low, high = min(queue_offsets), max(queue_offsets) + 1
         self.repair_from = min(self.repair_from, low) if is_repairing else low
         self.repair_to = max(self.repair_to, high) if is_repairing else high

@@ -30,7 +30,7 @@ from hastore.store.queue.unit import UNIT, UNIT_SIZE, file_size_of
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from hastore.env.interface import Disk, DiskFile
     from hastore.store.queue.directory import QueueFiles
@@ -456,37 +456,44 @@ class ConsumeQueueStore:
 
     # -- cutting ---------------------------------------------------------------------------------
 
-    def cut_stale(self, stale: Sequence[StaleUnit]) -> None:
-        """Cut stale units at a queue's end; make each that has good units after it a blank.
+    def cut_stale(self, stale: Sequence[StaleUnit], before_change: Callable[[int], None]) -> None:
+        """Cut, durably, stale units at a queue's end; make each with good units after it a blank.
 
         ``stale`` has each queue's units from its end on, and all are kept elsewhere already.  Their
-        indexes may belong to records whose units RocketMQ dropped: ``rebuild_from`` is lowered.
+        indexes may belong to records whose units RocketMQ dropped: ``rebuild_from`` is lowered.  It
+        is known in memory only, so ``before_change`` gets the lowest offset that the next start has
+        to begin at, too, if this one is killed.
         """
         self.stale_from = min((one.unit.physic_offset for one in stale), default=None)
         by_queue: dict[ConsumeQueue, list[int]] = {}
         for queue, queue_offset, _ in stale:
             by_queue.setdefault(queue, []).append(queue_offset)
+        trailing: dict[ConsumeQueue, int] = {}  # how many of the stale units end their queue
         for queue, queue_offsets in by_queue.items():
-            end, trailing = queue.max_offset, 0
+            end, count = queue.max_offset, 0
             for queue_offset in queue_offsets:
                 last = queue.last_unit_below(end, None)
                 if last is None or last[0] != queue_offset:
                     break
-                end, trailing = queue_offset, trailing + 1
-            blanks = queue_offsets[trailing:]
+                end, count = queue_offset, count + 1
+            trailing[queue] = count
             before = queue.last_unit_below(queue_offsets[-1], None)
             dispatched_to = 0 if before is None else before[1].physic_offset + before[1].size
-            if blanks:
-                queue.blank(blanks)
-            if trailing:
-                queue.cut(queue.last_unit_below(end, None))
             what = f"{len(queue_offsets)} units from queue offset {queue_offsets[-1]} on named no"
-            what += f" record of this queue: {trailing} cut, {len(blanks)} made blanks"
+            what += f" record of this queue: {count} cut, {len(queue_offsets) - count} made blanks"
             self._record_damage(queue, what, dispatched_to)
+        if self.stale_from is None or self.rebuild_from is None:
+            return
+        before_change(min(self.rebuild_from, self.stale_from))
+        for queue, count in trailing.items():
+            queue_offsets = by_queue[queue]
+            if queue_offsets[count:]:
+                queue.blank(queue_offsets[count:])
+            if count:
+                queue.cut(queue.last_unit_below(queue_offsets[count - 1], None))
             if queue.is_empty:
                 self._forget((queue.topic, queue.queue_id), queue)
-        if by_queue:
-            self._find_max_physic_offset()
+        self._find_max_physic_offset()
 
     def truncate(self, physic_offset: int) -> None:
         """Drop, durably, the units of all records that end after ``physic_offset``."""

@@ -496,9 +496,31 @@ class LogLoader:
             )
         ends = {(one.queue.topic, one.queue.queue_id): one.queue.max_offset for one in stale}
         firsts = {(one.queue.topic, one.queue.queue_id): one.queue_offset for one in stale}
-        queues.cut_stale(stale)
+        queues.cut_stale(stale, functools.partial(self._lower_times, log))
         _log.warning("stale_units_cut", queues=len(ends), units=len(stale), saved=path)
         return firsts if self._collect_before_walk(queues.rebuild_from or 0, log) else ends
+
+    def _lower_times(self, log: MappedFileQueue, physic_offset: int) -> None:
+        """Let the checkpoint claim, durably, no unit or index entry from ``physic_offset`` on.
+
+        It also claims the whole log, which is on disk by now: a checkpoint that was RocketMQ's
+        becomes hastore's.
+        """
+        if self.checkpoint is None:
+            return
+        first = physic_offset - physic_offset % log.file_size
+        found = [
+            self._first_store_ms(mapped_file.file_from_offset)
+            for mapped_file in log.files
+            if first <= mapped_file.file_from_offset < log.max_offset
+        ]
+        # Earlier than each file's first record, so that the next start walks all of these files.
+        store_ms = max(min((ms or 0 for ms in found), default=0) - 1, 0)
+        checkpoint = self.checkpoint
+        checkpoint.logics_msg_timestamp = min(checkpoint.logics_msg_timestamp, store_ms)
+        checkpoint.index_msg_timestamp = min(checkpoint.index_msg_timestamp, store_ms)
+        checkpoint.flushed_offset = log.max_offset
+        checkpoint.flush()
 
     def _collect_before_walk(self, rebuild_from: int, log: MappedFileQueue) -> bool:
         """Collect the queue offsets of records that no unit names any more, if there is a table.

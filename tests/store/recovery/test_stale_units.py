@@ -1,6 +1,7 @@
 """Units that name no record of their queue, as RocketMQ's slaves leave them: a start cuts them."""
 
 import json
+import random
 import struct
 import subprocess
 
@@ -18,16 +19,18 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.log_walker import LogWalker
 from tests.store.whole_store import config_of, dispatch, open_store
+from tests.support.env.crash_points import DyingDisk, Killed
 from tests.support.env.fake_disk import FakeDisk
-from tests.support.env.fake_env import fake_env
+from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.open_log import FILE_SIZE, append, flush
 from tests.support.store.store_reads import get_message
 
 QUEUE = "/d/consumequeue/orders/0/00000000000000000000"
+both_roles = pytest.mark.parametrize("master", [False, True], ids=["slave", "master"])
 
 
-def config():
-    return config_of("/d", mapped_file_size=FILE_SIZE, append_prop_crc=False)
+def config(**changes):
+    return config_of("/d", mapped_file_size=FILE_SIZE, append_prop_crc=False, **changes)
 
 
 async def stopped(disk, count=6, **fields):
@@ -55,10 +58,27 @@ def units(disk, count):
     return [struct.unpack_from(">qiq", data, n * UNIT_SIZE) for n in range(count)]
 
 
-def write_unit(disk, number, physic_offset, size):
-    disk_file = disk.open_sparse_file(QUEUE, 1_000)
+def write_unit(disk, number, physic_offset, size, queue=QUEUE):
+    disk_file = disk.open_sparse_file(queue, 1_000)
     disk_file.pwrite(struct.pack(">qiq", physic_offset, size, 0), number * UNIT_SIZE)
     disk_file.close()
+
+
+async def stopped_long_ago(disk):
+    """Write messages into ``orders`` and ``other``, and later three files of others; stop cleanly.
+
+    The checkpoint says that all of them are in the queues and in the index.
+    """
+    clock = FakeClock()
+    env = fake_env(disk, clock)
+    store = open_store(env, config())
+    for topic, size in [("orders", 1), ("other", 1)] * 6 + [("new", 400)] * 100:
+        clock.ms += 2_000
+        append(store.commit_log, topic=topic, body=b"x" * size, properties={"KEYS": "k"})
+    checkpoint = store.checkpoint
+    checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = clock.ms
+    checkpoint.index_msg_timestamp = clock.ms
+    await stop(env, store)
 
 
 def read_all(store):
@@ -116,7 +136,7 @@ def damage(path, config):
 # -- RocketMQ's own directories ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("master", [False, True], ids=["slave", "master"])
+@both_roles
 @pytest.mark.parametrize("name", ["failover", "failover_crash"])
 async def test_a_slave_of_rocketmq_that_has_cut_its_log(recorded_golden, tmp_path, name, master):
     """Two stale units of seven go; a consumer reads each message once, and verify is clean."""
@@ -214,6 +234,42 @@ async def test_no_queue_offset_is_given_twice_if_the_record_lies_in_an_old_file(
         write_unit(disk, number, 17, 100)
     store = open_store(fake_env(disk), config())
     assert append(store.commit_log, topic="orders").queue_offset == 6
+
+
+@both_roles
+@pytest.mark.parametrize("indexed", [True, False], ids=["index", "no-index"])
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power-cut"])
+async def test_a_start_that_is_killed_after_it_cut_stale_units(master, indexed, power):
+    """At any disk operation up to the dispatch's end: the next one finds the records of the cut."""
+    disk = FakeDisk()
+    await stopped_long_ago(disk)
+    before, keys = units(disk, 6), 12 if indexed else 0
+    for number in (1, 4, 5):  # the first has good units behind it
+        write_unit(disk, number, 17, 100)
+    write_unit(disk, 5, 17, 100, queue=QUEUE.replace("orders", "other"))
+    settings = config(message_index_enable=indexed)
+    rng, dies_at, is_killed = random.Random(7), 0, True
+    while is_killed:
+        dying = DyingDisk.of(disk, dies_at)
+        is_killed, dies_at = False, dies_at + 1
+        env = fake_env(dying)
+        try:
+            await dispatch(env, open_store(env, settings, master=master))
+        except Killed:
+            is_killed = True
+        keep = rng.random()
+        after = dying.cut_power(lambda keep=keep: rng.random() < keep) if power else dying
+        env = fake_env(after.kill())
+        store = open_store(env, settings, master=master)
+        if master:
+            for topic in ("orders", "other"):
+                assert append(store.commit_log, topic=topic).queue_offset == 6
+        await dispatch(env, store)
+        assert units(env.disk, 6) == before
+        assert read_all(store) == in_log(store, env, "/d")
+        found = [len(store.query_message(topic, "k")) for topic in ("orders", "other")]
+        assert sum(found) == keys
+    assert dies_at > 10
 
 
 async def test_the_unit_of_a_damaged_record_stays():
