@@ -9,6 +9,7 @@ Exit codes: 1 other, 2 usage, 3 unreachable, 4 damage, 6 refused for safety, 7 l
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -276,6 +277,11 @@ class WrongNodeError(StoreError):
 
 class DiskError(StoreError):
     """The operating system refused a read, write, allocation or directory operation."""
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the disk cannot read the bytes (EIO); other errors, such as EMFILE, pass."""
+        return isinstance(self.__cause__, OSError) and self.__cause__.errno == errno.EIO
 
 
 class DiskFullError(DiskError):

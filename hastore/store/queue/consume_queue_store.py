@@ -18,7 +18,6 @@ kept for the next one; at most ``OPEN_FILES_MAX`` files are open.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Final, final
 
 from hastore.errors import DiskError
@@ -128,7 +127,7 @@ class ConsumeQueueStore:
             try:
                 is_cut = recover(queue, self._files, last_exit_ok=last_exit_ok)
             except DiskError as error:
-                if not _is_unreadable(error):
+                if not error.is_unreadable:
                     raise
                 queue.destroy()
                 self._record_damage(queue, str(error))
@@ -577,8 +576,3 @@ def _is_usable(topic: str, queue_id: int) -> bool:
     if queue_id < 0 or topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
         return False
     return len(topic.encode(errors="surrogateescape")) <= _TOPIC_SIZE_MAX
-
-
-def _is_unreadable(error: DiskError) -> bool:
-    """Whether a file is permanently unreadable; other errors, like too many open files, pass."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO

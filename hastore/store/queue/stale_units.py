@@ -13,27 +13,21 @@ A start must be fast where there are many queues, so only the last units of each
 the more queues there are; where one is stale, more units before it are.  Units below the log's
 begin stay, and so do blanks.
 
-A unit may also name a record that is damaged.  Such a unit is evidence for a repair, so it stays:
-a unit is stale only where the log is intact around the place that it names.
+A unit may also name a record that is damaged, or that the disk cannot read.  Such a unit is
+evidence for a repair, so it stays: a unit is stale only where the log is intact around the place
+that it names.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from hastore.errors import DiskError
 from hastore.store.queue.unit import UNIT_SIZE
 from hastore.store.queue.unit_check import MULTI_DISPATCH_PREFIX
-from hastore.store.record.layout import HEAD_READ_SIZE
-from hastore.store.record.record_check import (
-    INTACT_KINDS,
-    RecordKind,
-    check_record,
-    check_without_body,
-    texts_range,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.unit import Unit
@@ -55,24 +49,24 @@ class StaleUnit(NamedTuple):
 class StaleSearch:
     """Searches the queues of one log, which begins at ``min_offset``.
 
-    ``read`` returns up to so many bytes of one file at a physic offset, none outside the log.
-    Everything from ``intact_from`` on is known to be intact.
+    Everything from ``intact_from`` on is known to be intact.  For a file before it, ``intact_end``
+    returns the offset of its first damage, or of its end; the file is named by its first offset.
     """
 
     def __init__(
         self,
         check: UnitCheck,
-        read: Callable[[int, int], bytes],
         *,
         file_size: int,
         min_offset: int,
         intact_from: int,
+        intact_end: Callable[[int], int],
     ) -> None:
         self._check = check
-        self._read = read
         self._file_size = file_size
         self._min_offset = min_offset
         self._intact_from = intact_from
+        self._intact_end = intact_end
 
     def find(self, queues: list[ConsumeQueue], queue_file_size: int) -> list[StaleUnit]:
         """Return the stale units, each queue's from its end on.  Raises DiskError."""
@@ -81,15 +75,8 @@ class StaleSearch:
         for queue in queues:
             if not queue.topic.startswith(MULTI_DISPATCH_PREFIX):
                 found += self._of_queue(queue, queue_file_size // UNIT_SIZE, count)
-        doubtful: dict[int, set[int]] = {}  # places that units name, by file
-        for _, _, unit in found:
-            place = unit.physic_offset
-            if place < self._intact_from:
-                doubtful.setdefault(place - place % self._file_size, set()).add(place)
-        damaged: set[int] = set()
-        for file_from_offset, places in doubtful.items():
-            damaged |= self._damaged(file_from_offset, places)
-        return [one for one in found if one.unit.physic_offset not in damaged]
+        intact_ends: dict[int, int] = {}  # of files, by their first offsets
+        return [one for one in found if self._is_sure(one.unit.physic_offset, intact_ends)]
 
     def _of_queue(self, queue: ConsumeQueue, file_units: int, count: int) -> list[StaleUnit]:
         topic = queue.topic.encode(errors="surrogateescape")
@@ -102,7 +89,7 @@ class StaleSearch:
                     left -= 1
                 elif unit.physic_offset < self._min_offset:
                     return found
-                elif self._check.names_record(unit, topic, queue.queue_id, number):
+                elif self._may_name_record(unit, topic, queue.queue_id, number):
                     left -= 1
                 else:
                     found.append(StaleUnit(queue, number, unit))
@@ -110,28 +97,19 @@ class StaleSearch:
             left, end = max(left, 0), begin
         return found
 
-    def _damaged(self, file_from_offset: int, places: Iterable[int]) -> set[int]:
-        """Return the places of one file that may belong to a damaged record.
+    def _may_name_record(self, unit: Unit, topic: bytes, queue_id: int, number: int) -> bool:
+        try:
+            return self._check.names_record(unit, topic, queue_id, number)
+        except DiskError as error:
+            if not error.is_unreadable:
+                raise
+            return True
 
-        All places after the first damage of the file, because no record is sure there.
-        """
-        remaining = sorted(places, reverse=True)
-        at, file_end = file_from_offset, file_from_offset + self._file_size
-        while remaining:
-            size = self._intact_size(at, file_end)
-            if not size:
-                break
-            at += size
-            while remaining and remaining[-1] < at:
-                remaining.pop()
-        return set(remaining)
-
-    def _intact_size(self, at: int, file_end: int) -> int:
-        """Return the size of the record or filler at an offset; 0 if none is intact there."""
-        head = self._read(at, HEAD_READ_SIZE)
-        texts_at = texts_range(head)
-        check = check_record(head, 0, file_end - at, at, check_crc=False)
-        if texts_at is not None and check.kind is not RecordKind.BLANK:
-            begin, end = texts_at
-            check = check_without_body(head, self._read(at + begin, end - begin), at)
-        return check.size if check.kind in INTACT_KINDS and at + check.size <= file_end else 0
+    def _is_sure(self, place: int, intact_ends: dict[int, int]) -> bool:
+        """Whether the log is intact around a place: before the first damage of its file."""
+        if place >= self._intact_from:
+            return True
+        file_from_offset = place - place % self._file_size
+        if file_from_offset not in intact_ends:
+            intact_ends[file_from_offset] = self._intact_end(file_from_offset)
+        return place < intact_ends[file_from_offset]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, final
 
 import attrs
 
-from hastore.errors import DiskFullError, LogDamagedError
+from hastore.errors import DiskError, DiskFullError, LogDamagedError
 from hastore.store.log.mapped_file_queue import FILES_MAPPED, file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_log_files
 from hastore.store.queue.stale_units import StaleSearch
@@ -481,10 +481,10 @@ class LogLoader:
 
         search = StaleSearch(
             UnitCheck(read),
-            read,
             file_size=log.file_size,
             min_offset=log.min_offset,
             intact_from=self._walked_from,
+            intact_end=lambda file_from_offset: self._walk_old(file_from_offset, log, None),
         )
         stale = search.find(list(queues), queues.file_size)
         if not stale:
@@ -509,11 +509,17 @@ class LogLoader:
         if self.checkpoint is None:
             return
         first = physic_offset - physic_offset % log.file_size
-        found = [
-            self._first_store_ms(mapped_file.file_from_offset)
-            for mapped_file in log.files
-            if first <= mapped_file.file_from_offset < log.max_offset
-        ]
+        offsets = [one.file_from_offset for one in log.files]
+        try:
+            found = [
+                self._first_store_ms(offset)
+                for offset in offsets
+                if first <= offset < log.max_offset
+            ]
+        except DiskError as error:
+            if not error.is_unreadable:
+                raise
+            found = []
         # Earlier than each file's first record, so that the next start walks all of these files.
         store_ms = max(min((ms or 0 for ms in found), default=0) - 1, 0)
         checkpoint = self.checkpoint
@@ -528,13 +534,32 @@ class LogLoader:
         The walk to the log's end began at ``_walked_from``.  Return whether all of them are known:
         damage hides those after it in its file.
         """
-        walk, is_whole = FileWalk(table=self.table), True
+        is_whole = True
         for mapped_file in log.files if self.table is not None else ():
             start = mapped_file.file_from_offset
-            if rebuild_from < start + log.file_size and start < self._walked_from:
-                stopped = walk.walk(mapped_file.disk_file, start, check_crc=False)
-                is_whole = is_whole and stopped.check.kind is RecordKind.BLANK
+            end = start + log.file_size
+            if rebuild_from < end and start < self._walked_from:
+                is_whole = self._walk_old(start, log, self.table) == end and is_whole
         return is_whole
+
+    def _walk_old(
+        self, file_from_offset: int, log: MappedFileQueue, table: TopicQueueTable | None
+    ) -> int:
+        """Walk a file that the start has not read; return the offset of its damage, or its end.
+
+        A file that cannot be read counts as damaged from its start on.
+        """
+        mapped_file = log.find_mapped_file_by_offset(file_from_offset)
+        assert mapped_file is not None, "only offsets of the log are asked for"
+        walk = FileWalk(table=table, on_walked=self._progress.advance)
+        self._progress.begin("reading", log.file_size)
+        try:
+            stopped = walk.walk(mapped_file.disk_file, file_from_offset, check_crc=False)
+        except DiskError as error:
+            if not error.is_unreadable:
+                raise
+            return file_from_offset
+        return file_from_offset + stopped.position
 
 
 def _log_progress(progress: Progress) -> None:

@@ -1,5 +1,6 @@
 """Units that name no record of their queue, as RocketMQ's slaves leave them: a start cuts them."""
 
+import errno
 import json
 import random
 import struct
@@ -8,6 +9,7 @@ import subprocess
 import pytest
 
 from hastore.env.real import real_env
+from hastore.errors import DiskError
 from hastore.store.queue import stale_units
 from hastore.store.queue.unit import BLANK_UNIT, UNIT_SIZE
 from hastore.store.queue.unit_check import UnitCheck
@@ -22,6 +24,7 @@ from tests.store.whole_store import config_of, dispatch, open_store
 from tests.support.env.crash_points import DyingDisk, Killed
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock, fake_env
+from tests.support.env.scripted_disk import ScriptedDisk
 from tests.support.store.open_log import FILE_SIZE, append, flush
 from tests.support.store.store_reads import get_message
 
@@ -288,6 +291,29 @@ async def test_the_unit_of_a_damaged_record_stays():
     store = open_store(fake_env(disk), config())
     assert store.consume_queues.damaged == []
     assert units(disk, 6) == before
+
+
+@both_roles
+@pytest.mark.parametrize("others_stale", [False, True], ids=["none-stale", "others-stale"])
+async def test_units_of_an_old_file_that_cannot_be_read_stay(master, others_stale):
+    """One bad sector under the last units of an idle queue must not keep a node down."""
+    disk = FakeDisk()
+    await stopped_long_ago(disk)
+    before = units(disk, 6)
+    if others_stale:
+        new = QUEUE.replace("orders", "new").replace(f"{0:020d}", f"{1_000:020d}")
+        write_unit(disk, 49, 3 * FILE_SIZE, 100, queue=new)
+    failing = ScriptedDisk(disk)
+    failing.fail("pread", _bad_sector, path=f"/d/commitlog/{0:020d}")
+    store = open_store(fake_env(failing), config(), master=master)
+    assert len(store.consume_queues.damaged) == others_stale
+    assert units(disk, 6) == before
+
+
+def _bad_sector(path):
+    error = DiskError(f"cannot read {path}", path=path)
+    error.__cause__ = OSError(errno.EIO, "Input/output error")
+    return error
 
 
 async def test_units_below_the_logs_begin_and_blanks_stay():
