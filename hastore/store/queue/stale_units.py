@@ -1,4 +1,4 @@
-"""Finds the units at a queue's end that name no record of the queue.
+"""Finds the units at a queue's end that name no record of the queue, or with other tags.
 
 ::
 
@@ -99,7 +99,9 @@ class StaleSearch:
 
     def _may_name_record(self, unit: Unit, topic: bytes, queue_id: int, number: int) -> bool:
         try:
-            return self._check.names_record(unit, topic, queue_id, number)
+            check = self._check
+            is_named = check.names_record(unit, topic, queue_id, number)
+            return is_named and check.has_tags_code(unit, topic)
         except DiskError as error:
             if not error.is_unreadable:
                 raise

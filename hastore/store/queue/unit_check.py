@@ -9,13 +9,17 @@
 RocketMQ leaves others behind: a slave that cuts its log back keeps units of records that were cut.
 Later records lie there then, of other queues and other sizes.
 
-The record's head and topic are read, never its body, and no checksum is computed.
+The record's head and topic are read, never its body, and no checksum is computed.  A start also
+compares the tags code: where all messages have one size, the unit of a record that was cut differs
+from the new record's in that alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.message import PROPERTY_TAGS
+from hastore.store.record.java_hash import tags_code
 from hastore.store.record.layout import (
     BODY_LENGTH,
     BODY_POSITIONS,
@@ -32,6 +36,14 @@ from hastore.store.record.layout import (
     TOPIC_SIZE_MAX_V1,
     head_struct,
 )
+from hastore.store.record.message_codec import decode_properties
+from hastore.store.record.record_check import (
+    RecordKind,
+    check_record,
+    check_without_body,
+    texts_range,
+)
+from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +95,37 @@ class UnitCheck:
             at = self._move(physic_offset + topic_at, name_size + PROPERTIES_LENGTH.size)
             data = self._window
         return data.startswith(name + PROPERTIES_LENGTH.pack(properties_size), at)
+
+    def has_tags_code(self, unit: Unit, topic: bytes) -> bool:
+        """Whether the record that a unit names has its tags code, or may have it.
+
+        It may where the code is in ``consumequeue_ext/``, where it is a delayed message's time,
+        which depends on the table of delay levels, and where the record is damaged.
+
+        Raises DiskError.
+        """
+        if unit.is_extended or topic == SCHEDULE_TOPIC.encode():
+            return True
+        physic_offset, size, code = unit
+        head = self._bytes(physic_offset, HEAD_READ_SIZE)
+        texts_at = texts_range(head)
+        if texts_at is None:
+            return True
+        begin, end = texts_at
+        check = check_without_body(
+            head, self._bytes(physic_offset + begin, end - begin), physic_offset
+        )
+        if code == tags_code(decode_properties(check.properties).get(PROPERTY_TAGS)):
+            return True
+        record = self._read(physic_offset, size)
+        check = check_record(record, 0, len(record), physic_offset, check_crc=True)
+        return check.kind is not RecordKind.MESSAGE
+
+    def _bytes(self, physic_offset: int, size: int) -> bytes:
+        at = physic_offset - self._begin
+        if at < 0 or at + size > len(self._window):
+            at = self._move(physic_offset, size)
+        return self._window[at : at + size]
 
     def _name(self, magic: bytes, topic: bytes) -> bytes | None:
         """Return a topic as in a record with this magic; None if no such record can have it."""

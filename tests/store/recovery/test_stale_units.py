@@ -14,6 +14,7 @@ from hastore.store.queue import stale_units
 from hastore.store.queue.unit import BLANK_UNIT, UNIT_SIZE
 from hastore.store.queue.unit_check import UnitCheck
 from hastore.store.record import message_codec
+from hastore.store.record.java_hash import tags_code
 from hastore.store.record.layout import TRANSACTION_COMMIT_TYPE, TRANSACTION_TYPE_MASK
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.derived_verify import verify_derived
@@ -61,9 +62,9 @@ def units(disk, count):
     return [struct.unpack_from(">qiq", data, n * UNIT_SIZE) for n in range(count)]
 
 
-def write_unit(disk, number, physic_offset, size, queue=QUEUE):
+def write_unit(disk, number, physic_offset, size, *, queue=QUEUE, tags_code=0):
     disk_file = disk.open_sparse_file(queue, 1_000)
-    disk_file.pwrite(struct.pack(">qiq", physic_offset, size, 0), number * UNIT_SIZE)
+    disk_file.pwrite(struct.pack(">qiq", physic_offset, size, tags_code), number * UNIT_SIZE)
     disk_file.close()
 
 
@@ -222,6 +223,33 @@ async def test_the_next_message_gets_the_first_index_that_was_cut():
     store = open_store(fake_env(disk), config())
     assert store.max_offset_in_queue("orders", 0) == 6
     assert append(store.commit_log, topic="orders").queue_offset == 6
+
+
+async def test_a_stale_unit_that_differs_in_the_tags_code_only():
+    """Where all messages have one size: a consumer of the new record's tag would never get it."""
+    disk = FakeDisk()
+    await stopped(disk, properties={"TAGS": "TagB"})
+    before = units(disk, 6)
+    for number in (3, 5):
+        write_unit(disk, number, *before[number][:2], tags_code=tags_code("TagC"))
+    env = fake_env(disk)
+    await stop(env, open_store(env, config()))
+    assert units(disk, 6) == before
+
+
+async def test_the_unit_of_a_damaged_record_with_other_tags_stays():
+    """Only a checksum says that the record is damaged."""
+    disk = FakeDisk()
+    await stopped_long_ago(disk)
+    place, size, _ = units(disk, 6)[5]
+    write_unit(disk, 5, place, size, tags_code=tags_code("TagC"))
+    before = units(disk, 6)
+    path = f"/d/commitlog/{0:020d}"
+    log_file = disk.open_file(path, writable=True)
+    log_file.pwrite(b"y", disk.read_file(path).index(b"x", place))  # its body
+    log_file.close()
+    assert open_store(fake_env(disk), config()).consume_queues.damaged == []
+    assert units(disk, 6) == before
 
 
 async def test_no_queue_offset_is_given_twice_if_the_record_lies_in_an_old_file():
