@@ -395,6 +395,7 @@ def test_a_line_of_json(line, body, properties):
         (LineFormat.KEYED, b"o-17:hello", "has no '::' after its keys"),
         (LineFormat.KEYED, b"\xff::hello", "keys are not UTF-8"),
         (LineFormat.JSON, b"hello", "is not JSON"),
+        pytest.param(LineFormat.JSON, b"[" * 100_000, "is not JSON", id="deeply-nested"),
         (LineFormat.JSON, b"[1]", "not an object"),
         (LineFormat.JSON, b'{"bdy": "x"}', "'bdy' is none of body, body_base64, keys"),
         (LineFormat.JSON, b'{"keys": "x"}', "neither body nor body_base64"),

@@ -210,7 +210,7 @@ class LineReader:
 
         try:
             fields = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._refused(number, f"it is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise self._refused(number, "it is JSON, but not an object")
