@@ -180,13 +180,10 @@ def produce(
     is_generated = file is None and not reads_stdin
     if is_generated and line_format is not LineFormat.TEXT:
         raise click.UsageError("generated messages have no lines: name a FILE, or - for stdin")
-    if is_generated and has_unread_stdin():
-        raise click.UsageError(
-            "stdin has data, and -n or --size without FILE generates messages: name - to send the"
-            " lines of stdin, or redirect it: < /dev/null"
-        )
-    if file not in {None, "-"} and has_unread_stdin():
-        say(f"note: stdin has data, which is not sent: the messages are the lines of {file}")
+    if not reads_stdin and has_unread_stdin():
+        sent = "generated; name - to send the lines of stdin"
+        sent = sent if file is None else f"the lines of {file}"
+        say(f"note: stdin has data, which is not sent: the messages are {sent}")
     if reads_stdin and sys.stdin is None:
         raise click.UsageError("stdin is closed: name a FILE, or use -n N")
     reads_terminal = reads_stdin and sys.stdin.isatty()
