@@ -369,6 +369,16 @@ def test_a_masters_tables_are_copied_whole():
     assert data.offsets.query("g", "T", 0) == 2
 
 
+def test_tables_without_room_leave_nothing_behind():
+    """A peer that names other keys in every table must not fill a slave's memory."""
+    offsets = make(**SMALL).offsets
+    offsets.follow()
+    for number in range(20):
+        offsets.copy({f"t{number}-{key}@g": {0: 1} for key in range(10)}, None)
+    assert offsets._copied == offsets.offsets
+    assert len(offsets.offsets) < 20
+
+
 def test_an_offset_follows_its_masters_when_that_moves():
     """Until then a commit of the slave's consumers stays, also over restarts; a reset is copied."""
     disk = FakeDisk()

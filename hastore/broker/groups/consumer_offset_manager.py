@@ -206,7 +206,7 @@ class ConsumerOffsetManager:
         keys_max = self.keys_max + own_keys + len(table)
         offsets_max = self.offsets_max + own_offsets + sum(map(len, table.values()))
         for key, queues in table.items():
-            copied = self._copied.setdefault(key, {})
+            copied = self._copied.get(key, {})
             for queue_id, offset in queues.items():
                 if copied.get(queue_id) == offset:
                     continue
@@ -217,6 +217,7 @@ class ConsumerOffsetManager:
                 else:
                     self._set(key, queue_id, offset)
                     copied[queue_id] = offset
+                    self._copied[key] = copied
         if self.changes != before and version is not None:
             self.version = version
         return without_room
