@@ -145,7 +145,14 @@ class MessageStore:
                 env.disk, path, config.mapped_file_size_consume_queue
             )
             undo.callback(consume_queues.close)
-            consume_queues.recover(last_exit_ok=last_exit_ok)
+
+            def before_drop() -> None:
+                # Which records lose their units is known in memory only, until the log has been
+                # dispatched again.
+                lock.write_abort(env.process_id)
+                checkpoint.forget_dispatched()
+
+            consume_queues.recover(last_exit_ok=last_exit_ok, before_drop=before_drop)
             deleted = load_deleted(env.disk, path)
             consume_queues.remove_trees(consume_queues.delete_topics(deleted))
             commit_log = CommitLog.open(

@@ -117,22 +117,29 @@ class ConsumeQueueStore:
                 store._unusable[queue] = entry
         return store
 
-    def recover(self, *, last_exit_ok: bool = False) -> None:
+    def recover(
+        self, *, last_exit_ok: bool = False, before_drop: Callable[[], None] = lambda: None
+    ) -> None:
         """Find each queue's end, and drop unusable files and units.  Raises DiskError.
 
         ``last_exit_ok``: trust the files of a clean stop, which is much quicker if they are large.
+        ``before_drop`` is called before files are dropped whose units may be of old records.
         """
         for key, queue in list(self._queues.items()):
             entry = self._unusable.pop(queue, None)
             try:
-                is_cut = recover(queue, self._files, last_exit_ok=last_exit_ok)
+                is_cut = recover(
+                    queue, self._files, last_exit_ok=last_exit_ok, before_drop=before_drop
+                )
             except DiskError as error:
                 if not error.is_unreadable:
                     raise
+                before_drop()
                 queue.destroy()
                 self._record_damage(queue, str(error))
                 is_cut = False
             if entry is not None:
+                before_drop()
                 for name in reversed(entry.unusable):
                     self._files.disk.remove(f"{queue.path}/{name}")
                 self._record_damage(queue, entry.reason)

@@ -20,6 +20,8 @@ from hastore.store.queue.consume_queue import QUEUE_FILES_CHECKED
 from hastore.store.queue.unit import BLANK, BLANK_SIZE, SIZE_POSITION, UNIT, UNIT_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import DiskFile
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.file import ConsumeQueueFiles
@@ -30,8 +32,17 @@ _PIECE_SIZE: Final = 65_536
 _SHORT: Final = 256  # units; below it a loop is as quick
 
 
-def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool) -> bool:
-    """Let the queue end at its last valid unit; return whether anything after it was dropped."""
+def recover(
+    queue: ConsumeQueue,
+    files: ConsumeQueueFiles,
+    *,
+    last_exit_ok: bool,
+    before_drop: Callable[[], None],
+) -> bool:
+    """Let the queue end at its last valid unit; return whether anything after it was dropped.
+
+    ``before_drop`` is called before whole files are dropped, which a crash does not explain.
+    """
     first = max(len(queue.files) - (1 if last_exit_ok else QUEUE_FILES_CHECKED), 0)
     end, is_cut = 0, False
     for file in queue.files[first:]:
@@ -42,6 +53,8 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
         end = (file.start + size) // UNIT_SIZE
         if size < files.file_size:
             is_last = file is queue.files[-1]
+            if not is_last:
+                before_drop()
             is_cut = not is_last or (not last_exit_ok and _is_written(disk_file, size))
             break
     last = queue.last_unit_below(end, None)

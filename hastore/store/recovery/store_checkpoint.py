@@ -179,6 +179,18 @@ class StoreCheckpoint:
         self._fields_on_disk = fields
         self.is_usable = self.is_own = True
 
+    def forget_dispatched(self) -> None:
+        """Claim, durably, no unit of any record, so that the next start dispatches the whole log.
+
+        RocketMQ's checkpoint is removed: it has no offset that says what is on disk, and hastore's
+        would say that nothing is.
+        """
+        self.logics_msg_timestamp = 0
+        if self.is_own:
+            self.flush()
+        else:
+            self.disk.remove(self.path)
+
     def close(self) -> None:
         """Sync the head, for RocketMQ, and close; idempotent.  Raises DiskError."""
         file, self._file = self._file, None

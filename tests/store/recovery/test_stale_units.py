@@ -322,6 +322,29 @@ async def test_the_unit_of_a_damaged_record_stays():
 
 
 @both_roles
+async def test_a_start_that_is_killed_after_it_dropped_an_unreadable_queue(master):
+    """At any disk operation: the next one has all of the queue's records."""
+    disk = FakeDisk()
+    await stopped_long_ago(disk)
+    before, dies_at, is_killed = units(disk, 6), 0, True
+    while is_killed:
+        dying = DyingDisk.of(disk, dies_at)
+        is_killed, dies_at = False, dies_at + 1
+        dying.fail("pread", _bad_sector, path=QUEUE)
+        try:
+            open_store(fake_env(dying), config(message_index_enable=False), master=master)
+        except Killed:
+            is_killed = True
+        env = fake_env(dying.kill())
+        store = open_store(env, config(message_index_enable=False), master=master)
+        if master:
+            assert append(store.commit_log, topic="orders").queue_offset == 6
+        await dispatch(env, store)
+        assert units(env.disk, 6) == before
+    assert dies_at > 5
+
+
+@both_roles
 @pytest.mark.parametrize("others_stale", [False, True], ids=["none-stale", "others-stale"])
 async def test_units_of_an_old_file_that_cannot_be_read_stay(master, others_stale):
     """One bad sector under the last units of an idle queue must not keep a node down."""
