@@ -12,6 +12,7 @@ the body is skipped as it comes, and the command says so (``size_fault``).
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, final
 
 from hastore.errors import ProtocolError
@@ -40,17 +41,24 @@ _prefix_at: Final = FRAME_PREFIX.unpack_from
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """Return ``command`` as one frame, in its serialize type."""
+    """Return ``command`` as one frame, in its serialize type.  Raises ProtocolError."""
     return encode_head(command, len(command.body)) + command.body
 
 
 def encode_head(command: RemotingCommand, body_size: int) -> bytes:
-    """Return the frame of ``command`` without its body, which is sent separately."""
-    if command.serialize_type is SerializeType.JSON:
-        header = encode_json_header(command)
-    else:
-        header = encode_rocketmq_header(command)
-    return frame_head(command.serialize_type, header, body_size)
+    """Return the frame of ``command`` without its body, which is sent separately.
+
+    Raises ProtocolError for a value that does not fit its field.
+    """
+    try:
+        if command.serialize_type is SerializeType.JSON:
+            header = encode_json_header(command)
+        else:
+            header = encode_rocketmq_header(command)
+        return frame_head(command.serialize_type, header, body_size)
+    except (struct.error, UnicodeError, RecursionError) as error:
+        msg = f"a command with code {command.code} cannot be encoded: {error}"
+        raise ProtocolError(msg) from error
 
 
 @final

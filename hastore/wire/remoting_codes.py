@@ -12,6 +12,10 @@ from typing import Final
 FLAG_RESPONSE: Final = 1  # bit 0: this frame answers a request
 FLAG_ONE_WAY: Final = 2  # bit 1: nobody waits for an answer
 
+# Codes that fit a binary header, which has 16 bits for them; JSON can spell any.
+CODE_MIN: Final = -0x8000
+CODE_MAX: Final = 0x7FFF
+
 # MQVersion.V4_9_8: the version that peers see.
 PROTOCOL_VERSION: Final = 409
 

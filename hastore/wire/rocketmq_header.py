@@ -20,7 +20,13 @@ import struct
 from typing import Any, Final
 
 from hastore.errors import ProtocolError
-from hastore.wire.remoting_codes import LANGUAGE_NUMBERS, LANGUAGES, SerializeType
+from hastore.wire.remoting_codes import (
+    CODE_MAX,
+    CODE_MIN,
+    LANGUAGE_NUMBERS,
+    LANGUAGES,
+    SerializeType,
+)
 from hastore.wire.remoting_command import RemotingCommand, required_text_field
 
 _FIXED: Final = struct.Struct("!hbhiii")  # up to and including the remark size
@@ -50,7 +56,7 @@ def encode_fields(ext_fields: dict[str, str]) -> bytes:
 
 def encode_rocketmq_header(command: RemotingCommand) -> bytes:
     """Return the header of ``command`` without null ext fields.  Raises ProtocolError."""
-    if not -0x8000 <= command.code <= 0x7FFF:
+    if not CODE_MIN <= command.code <= CODE_MAX:
         msg = f"code {command.code} does not fit a binary header"
         raise ProtocolError(msg)
     given = command.ext_fields

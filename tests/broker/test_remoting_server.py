@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from functools import reduce
 
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hastore.broker.puts.send_message_processor import SendMessageProcessor
+from hastore.broker.reply import ready
 from hastore.config import RemotingConfig
+from hastore.errors import ProtocolError
 from hastore.message import Message
 from hastore.status import PutMessageStatus
 from hastore.wire.frame_reader import encode_command
@@ -428,6 +432,62 @@ async def test_a_reply_to_a_peer_that_has_gone_closes_its_connection():
             while server.statistics().connections:
                 await trio.testing.wait_all_tasks_blocked(0.001)
         assert server.statistics().refused_total == 0
+
+
+def _answer_later(server, connection):
+    connection.answer_later(ready(_UNFIT))
+
+
+def _notify(server, connection):
+    assert not connection.notify(_UNFIT)
+
+
+def _decide(server, _connection):
+    server._target.release()
+
+
+_UNFIT = RemotingCommand(code=40_000, serialize_type=SerializeType.ROCKETMQ)
+
+
+@pytest.mark.parametrize("way", [_answer_later, _notify, _decide])
+async def test_an_answer_that_cannot_be_encoded_ends_its_own_connection_only(way, monkeypatch):
+    """An answer in its turn, a request of the node, and the reply to a put."""
+
+    def unfit(_processor, _request):
+        return encode_command(_UNFIT)
+
+    monkeypatch.setattr(SendMessageProcessor, "reply_frame", unfit)
+    target = InMemoryTarget(answer=None)
+    async with (
+        serving(target) as (server, address),
+        raw_client(address) as client,
+        raw_client(address) as other,
+    ):
+        await client.send(send_command(1))
+        await eventually(lambda: target.held)
+        (connection,) = (each for each in server._connections if each.in_flight)
+        way(server, connection)
+        await client.closed()
+        statistics = server.statistics()
+        assert statistics.refused_total == 1
+        assert "does not fit a binary header" in statistics.refused[0][1]
+        assert (await other.ask(RemotingCommand(code=35, opaque=5))).opaque == 5
+        target.release()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"opaque": 1 << 31, "serialize_type": SerializeType.ROCKETMQ},
+        {"code": 40_000, "serialize_type": SerializeType.ROCKETMQ},
+        {"ext_fields": {"\ud800": "x"}, "serialize_type": SerializeType.ROCKETMQ},
+        {"ext_fields": {"x": reduce(lambda inner, _: [inner], range(100_000), [])}},
+    ],
+)
+def test_what_cannot_be_encoded_is_a_protocol_error(changes):
+    """No other error: it is what a connection ends with."""
+    with pytest.raises(ProtocolError):
+        encode_command(RemotingCommand(**{"code": 1, **changes}))
 
 
 async def test_shut_down_answers_requests_in_flight_and_ends():

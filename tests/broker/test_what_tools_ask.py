@@ -10,6 +10,7 @@ from hastore.broker.observe import broker_stats
 from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.port import statistics_processors
 from hastore.env.real import real_env
+from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.pull_answers import bodies
 from tests.support.env.fake_env import START_MS, FakeClock
@@ -361,6 +362,29 @@ async def test_a_member_is_asked_how_it_runs_and_to_consume_a_message(tmp_path):
         assert (await java.receive()).code == 307
         java.sock.close()
         assert (await client.receive()).code == 207
+
+
+async def test_a_members_code_that_fits_no_binary_header_is_an_error_to_the_tool(tmp_path):
+    """And nothing more: the node goes on, and so do the connections of both."""
+    who = {"consumerGroup": "g", "clientId": "java"}
+    async with (
+        consumed_topic(tmp_path) as (master, client, _),
+        member_of(master, "java") as java,
+    ):
+        for serialize_type in SerializeType:
+            for code in (32_768, -32_769):
+                await client.send(
+                    RemotingCommand(
+                        code=307, opaque=5, ext_fields=who, serialize_type=serialize_type
+                    )
+                )
+                asked = await java.receive()
+                await java.send(RemotingCommand(code=code, opaque=asked.opaque, flag=1))
+                found = await client.receive()
+                assert (found.opaque, found.code) == (5, 1)
+                assert f"<java> at 127.0.0.1:{java.sock.getsockname()[1]}" in found.remark
+                assert found.remark.endswith(f"answers with code {code}")
+        assert await offset_of(java) == await offset_of(client) == 2
 
 
 # -- settings and epochs ---------------------------------------------------------------------------

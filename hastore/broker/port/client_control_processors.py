@@ -33,7 +33,13 @@ from hastore.concurrency.tcp import describe
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
 from hastore.wire.queue_tables import object_with, queue_key, queue_row, queue_table
-from hastore.wire.remoting_codes import FLAG_ONE_WAY, RequestCode, ResponseCode
+from hastore.wire.remoting_codes import (
+    CODE_MAX,
+    CODE_MIN,
+    FLAG_ONE_WAY,
+    RequestCode,
+    ResponseCode,
+)
 from hastore.wire.remoting_command import (
     RemotingCommand,
     boolean_field,
@@ -224,6 +230,10 @@ class ClientControlProcessors:
             if answer is None:
                 response = request.response(
                     ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"{what} gives no answer"
+                )
+            elif not CODE_MIN <= answer.code <= CODE_MAX:
+                response = request.response(
+                    ResponseCode.SYSTEM_ERROR, remark=f"{what} answers with code {answer.code}"
                 )
             else:
                 response = request.response(answer.code, remark=answer.remark, body=answer.body)

@@ -13,7 +13,8 @@ Invariants: frames never interleave; at most ``in_flight_max`` requests wait for
 one large answer is in memory, and a peer that does not take its replies is not read (replies, and
 requests that wait for their turn, count by their size).  The undecided requests of a connection
 that has ended are decided, and not answered.  A header must be complete within
-``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.  Where there are access
+``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.  An answer that cannot be
+encoded ends its own connection, never the task that has caused it.  Where there are access
 keys, a connection above the port's limits carries out nothing before an admin's key is proven.
 With TLS the handshake comes before the first request, and what reads and sends afterwards does not
 know of it.
@@ -479,7 +480,11 @@ class RemotingConnection:
         """Make the replies to all requests that were decided since the last call."""
         decided, self._decided = self._decided, []
         reply_frame = self._reply_maker()
-        replies = [reply_frame(request) for request in decided if request.tag is not None]
+        try:
+            replies = [reply_frame(request) for request in decided if request.tag is not None]
+        except ProtocolError as error:  # not the business of the task that decides puts
+            self._fail(error)
+            return
         if replies:
             self._out += replies
             self._held.count(sum(map(len, replies)))
@@ -504,7 +509,11 @@ class RemotingConnection:
         """Send a command that answers nothing, unless the peer does not read; return whether."""
         if self.is_closed or self._held.size >= self.config.output_size_max:
             return False
-        self._reply(encode_command(command))
+        try:
+            self._reply(encode_command(command))
+        except ProtocolError as error:
+            self._fail(error)
+            return False
         return True
 
     def answer_later(self, later: Later) -> None:
@@ -555,8 +564,8 @@ class RemotingConnection:
                     await self._answer(reply)
                 if gathered:
                     await self._send_replies(gathered, is_fenced=is_fenced)
-        except (OSError, DiskError, RoleChangedError) as error:
-            # A disk fails in the middle of a frame.
+        except (OSError, DiskError, ProtocolError, RoleChangedError) as error:
+            # A disk fails in the middle of a frame; an answer does not fit its header.
             self._fail(error)
 
     async def _wait_for_room(
