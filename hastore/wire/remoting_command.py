@@ -76,6 +76,10 @@ class RemotingCommand:
         """Whether the sender wants no answer."""
         return bool(self.flag & FLAG_ONE_WAY)
 
+    def without_content(self) -> RemotingCommand:
+        """Return what ``response`` needs, to keep while the answer is awaited."""
+        return attrs.evolve(self, ext_fields={}, body=b"", remark=None)
+
     def response(
         self,
         code: int,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import tracemalloc
 
 import attrs
 import pytest
@@ -367,6 +368,22 @@ async def test_the_replies_of_one_owner_are_limited():
         "pushed_replies_per_owner_max": 1,
         "pushed_replies_per_minute_max": 1,
     }
+
+
+async def test_a_reply_is_not_kept_until_its_requester_answers():
+    """A thousand of 4 MiB would be the memory of the node."""
+    size = 1 << 20
+    async with requester_and_replier() as (_, requester, replier):
+        tracemalloc.start()
+        try:
+            for opaque in range(8):
+                await replier.send(attrs.evolve(reply(opaque=opaque), body=bytes(size)))
+                assert len((await requester.receive()).body) == size
+            assert (await replier.ask(send_command(10))).opaque == 10
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept < 4 * size
 
 
 async def test_each_key_may_send_replies_unless_its_account_says_otherwise():

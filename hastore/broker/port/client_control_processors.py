@@ -225,19 +225,20 @@ class ClientControlProcessors:
             for name in names
             if (value := text_field(request.ext_fields, name)) is not None
         }
+        kept = request.without_content()
 
         def done(answer: RemotingCommand | None) -> None:
             if answer is None:
-                response = request.response(
+                response = kept.response(
                     ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"{what} gives no answer"
                 )
             elif not CODE_MIN <= answer.code <= CODE_MAX:
-                response = request.response(
+                response = kept.response(
                     ResponseCode.SYSTEM_ERROR, remark=f"{what} answers with code {answer.code}"
                 )
             else:
-                response = request.response(answer.code, remark=answer.remark, body=answer.body)
-            if not request.is_one_way:
+                response = kept.response(answer.code, remark=answer.remark, body=answer.body)
+            if not kept.is_one_way:
                 client.answer_later(ready(response))
 
         command = RemotingCommand(code=request.code, ext_fields=fields, body=body)

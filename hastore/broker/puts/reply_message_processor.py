@@ -12,7 +12,8 @@ but not stored: RocketMQ stores it unless ``storeReplyMessageEnable`` is false, 
 there.  Whoever knows a client id can push to it, so the pushes of one owner are counted
 (``hastore.broker.quotas``).  Source: RocketMQ 4.9.8 ``ReplyMessageProcessor``.
 
-Invariant: the answer is a success exactly if the requester has answered so.
+Invariants: the answer is a success exactly if the requester has answered so; of a reply that has
+been pushed neither the fields nor the body is kept.
 """
 
 from __future__ import annotations
@@ -94,19 +95,20 @@ class ReplyMessageProcessor:
         number = next(self._numbers)
         self._quota.take(client.owner, number, trio.current_time())
         self._pushes.add(number)
+        kept, fault = request.without_content(), f"push reply message to {client_id:.255}fail."
 
         def done(answer: RemotingCommand | None) -> None:
             self._pushes.remove(number)
             self._quota.release(number)
-            if request.is_one_way:
+            if kept.is_one_way:
                 return
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 fields = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
-                response = request.response(
+                response = kept.response(
                     ResponseCode.SUCCESS, ext_fields={**_ANSWER_FIELDS, **fields}
                 )
             else:
-                response = _refused(request, f"push reply message to {client_id:.255}fail.")
+                response = _refused(kept, fault)
             client.answer_later(ready(response))
 
         self.client_requests.ask(requester, self._pushed(request, client), done)
