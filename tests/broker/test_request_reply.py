@@ -407,3 +407,6 @@ async def test_each_key_may_send_replies_unless_its_account_says_otherwise():
         for command in refused:
             answer = await replier.ask(command)
             assert "accessDenied" in answer.ext_fields
+        for topic in ("orders", "%RETRY%billing"):  # on which it has PUB
+            answer = await replier.ask(signed(reply(topic=topic), USER_KEY))
+            assert (answer.code, REPLY_TOPIC in answer.remark) == (13, True)

@@ -34,7 +34,7 @@ from hastore.message import (
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.layout import TRANSACTION_TYPE_MASK
-from hastore.topic import NO_PRODUCER_TOPICS
+from hastore.topic import NO_PRODUCER_TOPICS, reply_topic
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -115,10 +115,15 @@ class SendMessageProcessor:
         return request
 
     def queue_of_reply(self, message: Message, client: ClientConnection) -> int:
-        """Check a reply as a message that is sent; return its queue.
+        """Check a reply as a message to the reply topic; return its queue.
 
-        Raises RequestFailedError if it is refused.
+        Raises RequestFailedError if it is refused, also one about another topic: the permission to
+        send replies is that on the reply topic.
         """
+        own = reply_topic(self._cluster)
+        if message.topic != own:
+            msg = f"the topic of a reply to this broker is {own}, not {message.topic:.255}"
+            raise RequestFailedError(msg, code=ResponseCode.MESSAGE_ILLEGAL)
         _check(message)
         queue_id = self._queue_of(message, client)
         if message.topic not in self.topics.topics:
