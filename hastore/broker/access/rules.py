@@ -108,7 +108,7 @@ def _group(request: RemotingCommand) -> Names:
 
 def _consumed(request: RemotingCommand) -> Names:
     group = required_text_field(request.ext_fields, "consumerGroup")
-    return consumed_topics(request.ext_fields), (group,)
+    return tuple(consumed_topics(request.ext_fields)), (group,)
 
 
 def _time_span(request: RemotingCommand) -> Names:

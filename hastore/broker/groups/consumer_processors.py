@@ -41,7 +41,7 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, KeysView, Mapping
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
@@ -140,9 +140,9 @@ class ConsumerProcessors:
         self._arriving.add(name)
 
     def _listed(self, groups: Iterable[str], client: ClientConnection) -> tuple[str, ...]:
-        """Return the producer groups that answers to 204 name: those within the quota.
+        """Return the producer groups within the quota: those that answers to 204 name.
 
-        No producer needs the others to be there.
+        Replies reach a client that has at least one; for all else no producer needs them.
         """
         known, now, listed = self.consumers.producers.groups, trio.current_time(), []
         for group in groups:
@@ -273,11 +273,14 @@ class ConsumerProcessors:
         return request.response(ResponseCode.SUCCESS)
 
 
-def consumed_topics(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the topics that a request 208 names; empty for all of the group."""
+def consumed_topics(fields: Mapping[str, Any]) -> KeysView[str]:
+    """Return the topics that a request 208 names, in its order; empty for all of the group.
+
+    Of thousands each is found at once.
+    """
     names = (text_field(fields, "topicList") or "").split(";")
     names.append(text_field(fields, "topic") or "")
-    return tuple(name for name in names if name)
+    return dict.fromkeys(name for name in names if name).keys()
 
 
 @attrs.frozen

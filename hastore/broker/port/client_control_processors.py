@@ -17,7 +17,7 @@ the offset from their next pull, as from RocketMQ 5 (``PULL_OFFSET_MOVED``)::
 307 and 309 go to the member's connection and wait for its answer, as replies do
 (``ClientRequests``).  Source: RocketMQ 4.9.8 ``Broker2Client``, 5.3.3 ``AdminBrokerProcessor``.
 
-Invariant: of a topic's queues all are reset, or none.
+Invariant: of a topic's queues all are reset, or none; at most ROWS_MAX.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.broker.port.statistics_processors import ROWS_MAX, check_room
 from hastore.broker.reply import ready
 from hastore.concurrency.tcp import describe
 from hastore.errors import RequestFailedError
@@ -100,7 +101,7 @@ class ClientControlProcessors:
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         fields = request.ext_fields
         topic, group = name_field(fields, "topic"), name_field(fields, "group")
-        timestamp_ms = integer_field(fields, "timestamp", _TO_THE_END, bits=64)
+        timestamp_ms = integer_field(fields, "timestamp", bits=64)
         queue_ids = self._queues_of(request, topic)
         self._check_group(group)
         offset = integer_field(fields, "offset", _NO_OFFSET, bits=64)
@@ -131,7 +132,10 @@ class ClientControlProcessors:
         if queue_id >= config.read_queue_nums or not config.read_queue_nums:
             msg = f"topic {topic} has no queue {queue_id} to read: {config.read_queue_nums} in all"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
-        return range(config.read_queue_nums) if queue_id < 0 else (queue_id,)
+        if queue_id >= 0:
+            return (queue_id,)
+        check_room(ROWS_MAX - config.read_queue_nums, "one queue")
+        return range(config.read_queue_nums)
 
     def _check_group(self, group: str) -> None:
         if group not in self.data.groups.groups and group not in self.consumers.groups:

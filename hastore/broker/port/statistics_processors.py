@@ -19,7 +19,7 @@ Slaves answer all of them.  Rows by queue have RocketMQ's form (``hastore.wire.q
 time is a message's store timestamp in ms, 0 if there is no such message.  Source: RocketMQ 4.9.8
 ``AdminBrokerProcessor``; ``topicList`` and ``pullOffset`` are 5.3.3's.
 
-One answer about queues is made at a time, with a checkpoint after every few rows.
+One answer about queues or groups is made at a time, with a checkpoint after every few rows.
 
 Invariant: an answer has at most ROWS_MAX queues, so that it fits a frame.
 """
@@ -99,7 +99,7 @@ class StatisticsProcessors:
         group = name_field(fields, "consumerGroup")
         wanted = consumed_topics(fields)
         async with self._one_answer:
-            topics = (await self._topics_by_group(group)).get(group, [])
+            topics = (await self._topics_by_group(of_group=group)).get(group, [])
             if wanted:
                 topics = [topic for topic in topics if topic in wanted]
             found = await self._consumptions(group, topics, ROWS_MAX)
@@ -131,12 +131,14 @@ class StatisticsProcessors:
         )
         return _answer(request, body)
 
-    async def _topics_by_group(self, only: str | None = None) -> dict[str, list[str]]:
-        """Return the topics in which each group has offsets."""
+    async def _topics_by_group(
+        self, *, of_group: str | None = None, of_topic: str | None = None
+    ) -> dict[str, list[str]]:
+        """Return the topics in which each group has offsets: all, or of one group or topic."""
         found: dict[str, list[str]] = {}
         for number, key in enumerate(list(self.data.offsets.offsets), 1):
             topic, _, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
-            if only is None or group == only:
+            if of_group in {None, group} and of_topic in {None, topic}:
                 found.setdefault(group, []).append(topic)
             if number % _KEYS_OF_A_PIECE == 0:
                 await trio.lowlevel.checkpoint()
@@ -159,7 +161,7 @@ class StatisticsProcessors:
                 continue
             configs.append(config)
             room -= config.read_queue_nums
-        _check_room(room)
+        check_room(room)
         found = []
         for config in configs:
             consumption = _Consumption(config.topic)
@@ -188,7 +190,7 @@ class StatisticsProcessors:
         fields = request.ext_fields
         group, config = name_field(fields, "group"), self._config_of(request)
         topic, store = config.topic, self.target.message_store
-        _check_room(ROWS_MAX - config.write_queue_nums)
+        check_room(ROWS_MAX - config.write_queue_nums)
         spans = []
         async with self._one_answer:
             for queue_id in range(config.write_queue_nums):
@@ -220,14 +222,13 @@ class StatisticsProcessors:
     async def groups_of_topic(self, request: RemotingCommand) -> RemotingCommand:
         """Return the groups that subscribe to a topic, or have offsets in it."""
         topic = name_field(request.ext_fields, "topic")
-        groups = {
-            name
-            for name, group in self.consumers.groups.items()
-            if group.subscription(topic) is not None
-        }
-        for group, topics in (await self._topics_by_group()).items():
-            if topic in topics:
-                groups.add(group)
+        async with self._one_answer:
+            groups = set(await self._topics_by_group(of_topic=topic))
+            for number, (name, group) in enumerate(list(self.consumers.groups.items()), 1):
+                if group.subscription(topic) is not None:
+                    groups.add(name)
+                if number % _KEYS_OF_A_PIECE == 0:
+                    await trio.lowlevel.checkpoint()
         return json_response(request, {"groupList": sorted(groups)})
 
     # -- topics ----------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ class StatisticsProcessors:
         """Return the offsets of a topic's queues, and when each got its last message."""
         config, store = self._config_of(request), self.target.message_store
         topic, queues = config.topic, max(config.read_queue_nums, config.write_queue_nums)
-        _check_room(ROWS_MAX - queues)
+        check_room(ROWS_MAX - queues)
         rows = []
         async with self._one_answer:
             for queue_id in range(queues):
@@ -315,7 +316,8 @@ def _answer(request: RemotingCommand, body: str) -> RemotingCommand:
     return request.response(ResponseCode.SUCCESS, body=body.encode())
 
 
-def _check_room(room: int) -> None:
+def check_room(room: int, ask_for: str = "one topic") -> None:
+    """Raise RequestFailedError for an answer that has too many queues."""
     if room < 0:
-        msg = f"the answer would have more than {ROWS_MAX} queues: ask for one topic"
+        msg = f"the answer would have more than {ROWS_MAX} queues: ask for {ask_for}"
         raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
