@@ -138,3 +138,34 @@ async def test_connections_are_listed_in_rocketmqs_form():
     assert body["subscriptionTable"]["T"]["subString"] == "*"
     assert body["consumeType"] == "CONSUME_PASSIVELY"
     assert manager.connections("nobody") is None
+
+
+async def test_commits_count_again_if_no_member_pulls_after_a_reset(autojump_clock):
+    """After ``timeout_ms``: a group that reads from a slave never does; nor does it move then."""
+    manager, one = ConsumerManager(1000), FakeClient("one")
+    beat(manager, one, "g")
+    manager.reset("g", "T", {0: 5, 1: 6})
+    manager.reset("unknown", "T", {0: 5})
+    autojump_clock.jump(0.5)
+    assert manager.is_overtaken("g", "T", 0, one)
+    assert manager.take_reset("g", "T", 0, one) == 5
+    assert not manager.is_overtaken("g", "T", 0, one)
+    assert manager.is_overtaken("g", "T", 1, one)
+    autojump_clock.jump(0.5)
+    assert not manager.is_overtaken("g", "T", 1, one)
+    assert manager.take_reset("g", "T", 1, one) is None
+    beat(manager, one, "h")
+    manager.reset("h", "T", {0: 5})
+    assert list(manager._resets) == ["h"]
+
+
+async def test_a_later_reset_counts_while_the_group_has_no_members():
+    """Members that come back begin at the last one."""
+    manager, one = ConsumerManager(1000), FakeClient("one")
+    beat(manager, one, "g")
+    manager.reset("g", "T", {0: 5})
+    manager.client_gone(one)
+    assert not manager.is_overtaken("g", "T", 0, one)
+    manager.reset("g", "T", {0: 7})
+    beat(manager, one, "g")
+    assert manager.take_reset("g", "T", 0, one) == 7

@@ -6,6 +6,7 @@ import re
 from collections.abc import Set as AbstractSet
 
 import attrs
+import trio
 
 from hastore.broker.groups.consumer_processors import consumed_topics
 from hastore.broker.observe import broker_stats
@@ -15,6 +16,7 @@ from hastore.env.real import real_env
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.pull_answers import bodies
+from tests.patience import WITHIN_S
 from tests.support.env.fake_env import START_MS, FakeClock
 from tests.support.nodes import group_nodes
 from tests.support.nodes.raw_client import raw_client, send_command
@@ -343,6 +345,28 @@ async def test_members_are_told_of_a_reset_and_their_old_positions_do_not_count(
         assert (await java.ask(pull_command(queue_offset=0))).code == 0  # as told
         assert (await ask(java, 15, **commit)).code == 0
         assert await offset_of(client) == 3
+
+
+async def test_only_a_member_learns_of_a_reset_also_one_that_was_away(tmp_path):
+    """A tool that pulls as the group does not learn it in the place of its members."""
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "3"}
+    async with consumed_topic(tmp_path) as (master, client, _):
+        async with member_of(master, "java") as java:
+            await answer(client, 222, **reset(timestamp="0"))
+            assert (await java.receive()).code == 220
+            await client.ask(pull_command(queue_offset=1))
+            assert (await ask(java, 15, **commit)).code == 0
+            assert await offset_of(client) == 0
+        with trio.fail_after(WITHIN_S):
+            while (await ask(client, 38, consumerGroup="g")).code == 0:  # it has members
+                pass
+        async with member_of(master, "java") as java:
+            assert (await ask(java, 15, **commit)).code == 0
+            assert await offset_of(client) == 0
+            moved = await java.ask(pull_command(queue_offset=3))
+            assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (21, "0")
+            assert (await ask(java, 15, **commit)).code == 0
+            assert await offset_of(client) == 3
 
 
 async def test_a_member_is_asked_how_it_runs_and_to_consume_a_message(tmp_path):

@@ -8,7 +8,8 @@
 A client that is a producer only is in ``producers``, and is dropped for the same reasons.
 
 A heartbeat names all groups of one client: it has left those that it no longer names.  Nothing here
-is kept on disk; every client sends its next heartbeat within seconds.
+is kept on disk; every client sends its next heartbeat within seconds, and a reset of offsets that
+members have not learned yet ends with the process.
 
 Kept is what each client's last heartbeat said of its groups, whose size has a limit in
 ``read_heartbeat``.  A group's subscriptions are its members': what a client said goes with it, or
@@ -20,6 +21,7 @@ each of a group's subscriptions is in the last heartbeat of one of its members.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, final
@@ -39,7 +41,7 @@ _LANGUAGE_SIZE_MAX: Final = 32  # characters of a client's language that are kep
 _SUBSCRIPTIONS_OF_A_PIECE: Final = 16  # of 4,096 characters each, which JSON may write sixfold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from hastore.broker.reply import ClientConnection
     from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
@@ -61,8 +63,6 @@ class ConsumerGroup:
     name: str
     data: ConsumerData
     members: dict[ClientConnection, ConsumerMember] = attrs.field(factory=dict)
-    # Offsets that were reset (222), by topic and queue, until the group pulls from there.
-    resets: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
 
     def join(self, client: ClientConnection, member: ConsumerMember) -> bool:
         """Update members and subscriptions; return whether members or the topics have changed."""
@@ -131,6 +131,11 @@ class ConsumerManager:
     )
     _topics: Counter[str] = attrs.field(factory=Counter, init=False)  # groups subscribed to each
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    # Of each group the offsets that were reset (222), by topic and queue, until a member pulls from
+    # there, and until when they count at most (trio time); the oldest first.
+    _resets: dict[str, tuple[float, dict[tuple[str, int], int]]] = attrs.field(
+        factory=dict, init=False
+    )
 
     def heartbeat(
         self, client: ClientConnection, heartbeat: HeartbeatData, language: str, version: int
@@ -231,15 +236,41 @@ class ConsumerManager:
 
     # -- offsets that were reset -----------------------------------------------------------------
 
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Remember for ``timeout_ms`` what members still have to learn; offsets are by queue.
+
+        A member that pulls nothing for so long reads from a slave, or may as well have left.  A
+        group keeps this while it has no members: they may come back with old positions.
+        """
+        now = trio.current_time()
+        pending = self._pending(group)
+        self._resets.pop(group, None)
+        old = itertools.takewhile(lambda name: self._resets[name][0] <= now, self._resets)
+        for name in tuple(old):
+            del self._resets[name]
+        if group in self.groups or pending:
+            pending |= {(topic, queue_id): offset for queue_id, offset in offsets.items()}
+            self._resets[group] = now + self.timeout_ms / 1000, pending
+
+    def _pending(self, group: str) -> dict[tuple[str, int], int]:
+        deadline, pending = self._resets.get(group, (0.0, dict[tuple[str, int], int]()))
+        return pending if deadline > trio.current_time() else {}
+
+    def _is_member(self, group: str, client: ClientConnection) -> bool:
+        found = self.groups.get(group)
+        return found is not None and client in found.members
+
     def is_overtaken(self, group: str, topic: str, queue_id: int, client: ClientConnection) -> bool:
         """Whether a member's commit is of a position from before a reset of the offset."""
-        found = self.groups.get(group)
-        return found is not None and (topic, queue_id) in found.resets and client in found.members
+        return (topic, queue_id) in self._pending(group) and self._is_member(group, client)
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+    def take_reset(
+        self, group: str, topic: str, queue_id: int, client: ClientConnection
+    ) -> int | None:
         """Return the offset at which a member's next pull is to begin, once; None: as it wants."""
-        found = self.groups.get(group)
-        return None if found is None else found.resets.pop((topic, queue_id), None)
+        if group not in self._resets or not self._is_member(group, client):
+            return None
+        return self._pending(group).pop((topic, queue_id), None)
 
     # -- queries ---------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ RESET_CONSUMER_CLIENT_OFFSET (220) one-way, as from RocketMQ 4.9; those that do 
 the offset from their next pull, as from RocketMQ 5 (``PULL_OFFSET_MOVED``)::
 
     222 ─► consumer offsets ─► 220 to each member ─► member drops the queue, begins at the offset
-                └─► reset pending: commits ─► ignored;  pull ─► "begin at the offset", reset done
+                └─► reset pending: members' commits ─► ignored
+                      until a member pulls ─► "begin at the offset", or consumer_timeout_ms is over
 
 307 and 309 go to the member's connection and wait for its answer, as replies do
 (``ClientRequests``).  Source: RocketMQ 4.9.8 ``Broker2Client``, 5.3.3 ``AdminBrokerProcessor``.
@@ -164,9 +165,7 @@ class ClientControlProcessors:
             self.data.offsets.check(group, topic, queue_id)
         for queue_id, offset in wanted.items():
             self.data.commit(group, topic, queue_id, offset, None, is_slave=False)
-        online = self.consumers.groups.get(group)
-        if online is not None:
-            online.resets |= {(topic, queue_id): wanted[queue_id] for queue_id in wanted}
+        self.consumers.reset(group, topic, wanted)
 
     def _notify(self, topic: str, group: str, timestamp_ms: int, wanted: Mapping[int, int]) -> None:
         """Tell each member of a group; the C++ client reads another form of the offsets."""

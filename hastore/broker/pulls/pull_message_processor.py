@@ -176,7 +176,7 @@ class PullMessageProcessor:
         )
         self._check_topic(request)
         self._commit(request, client)
-        result = self._reset(request, request.queue_offset)
+        result = self._reset(request, request.queue_offset, client)
         if result is None:
             result = await self._get(asked, request.queue_offset)
         code = self._code(result.status, request.queue_offset)
@@ -246,10 +246,12 @@ class PullMessageProcessor:
         except QuotaUsedUpError as error:
             self.target.quota_refusals.record(client.peer, error)
 
-    def _reset(self, request: PullRequest, queue_offset: int) -> GetMessageResult | None:
+    def _reset(
+        self, request: PullRequest, queue_offset: int, client: ClientConnection
+    ) -> GetMessageResult | None:
         """Return where the group is to begin if its offset was reset to another one."""
         topic, queue_id = request.topic, request.queue_id
-        offset = self.consumers.take_reset(request.group, topic, queue_id)
+        offset = self.consumers.take_reset(request.group, topic, queue_id, client)
         if offset is None or offset == queue_offset:
             return None
         return GetMessageResult(
@@ -308,12 +310,15 @@ class PullMessageProcessor:
     async def _again(self, held: HeldPull) -> Answer | None:
         """Try a held pull; hold it again if it finds nothing and has time left."""
         asked: _Asked = held.tag
-        result = self._reset(asked.request, held.queue_offset)
-        if result is None:
-            result = await self._get(asked, held.queue_offset)
-        refusal = self._refusal(asked, held.client.peer)
+        refusal = self._refusal(asked, held.client.peer)  # it takes no reset either
         if refusal is not None:
             return refusal
+        result = self._reset(asked.request, held.queue_offset, held.client)
+        if result is None:
+            result = await self._get(asked, held.queue_offset)
+            refusal = self._refusal(asked, held.client.peer)
+            if refusal is not None:
+                return refusal
         if held.is_deleted:
             return _command(asked).response(
                 ResponseCode.TOPIC_NOT_EXIST, remark=f"topic {held.topic} has just been deleted"
