@@ -38,6 +38,8 @@ NO_PRODUCER_TOPICS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )
+# Of the system topics those that a broker of RocketMQ makes at its start, and hastore does not.
+OPERATORS_TOPICS: Final = frozenset({"BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # after the cluster's name
 TOPIC_BYTES: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")

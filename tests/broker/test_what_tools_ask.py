@@ -13,6 +13,9 @@ from hastore.broker.observe import broker_stats
 from hastore.broker.observe.broker_stats import BrokerStats
 from hastore.broker.port import client_control_processors, statistics_processors
 from hastore.env.real import real_env
+from hastore.errors import DiskError
+from hastore.store.message_store import MessageStore
+from hastore.topic import OPERATORS_TOPICS
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.pull_answers import bodies
@@ -171,7 +174,7 @@ def test_the_topics_that_a_request_names_are_looked_up_by_hash():
 
 
 async def test_producers_and_system_topics(tmp_path):
-    """204 has the members of a group, 305 the topics that nobody may make."""
+    """204 has the members of a group, 305 the system topics, of which 17 makes two."""
     async with consumed_topic(tmp_path) as (_, client, _):
         body = {"clientID": "c@1", "producerDataSet": [{"groupName": "p"}]}
         heartbeat = RemotingCommand(
@@ -191,7 +194,19 @@ async def test_producers_and_system_topics(tmp_path):
         assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", NAME, REPLY_TOPIC} <= set(topics)
         for topic in topics:
             fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1"}
-            assert (await ask(client, 17, **fields)).code == 1
+            assert (await ask(client, 17, **fields)).code == (topic not in OPERATORS_TOPICS)
+
+
+async def test_a_log_that_cannot_be_read_does_not_hide_the_other_figures(tmp_path, monkeypatch):
+    """Slaves ask 28, too."""
+    async with consumed_topic(tmp_path) as (_, client, _):
+
+        def unreadable(_store):
+            raise DiskError("cannot read", path="log")
+
+        monkeypatch.setattr(MessageStore, "earliest_time_steps", unreadable)
+        table = (await answer(client, 28))["table"]
+        assert (table["brokerName"], table["earliestMessageTimeStamp"]) == (NAME, "-1")
 
 
 async def test_rates_under_both_spellings_and_counts_by_name(tmp_path):

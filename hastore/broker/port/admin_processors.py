@@ -56,7 +56,7 @@ from hastore.status import BrokerRole, HAProtocol
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.log_rewrite import bad_record_at
 from hastore.store.tools.group_log import count_messages, read_group_log
-from hastore.topic import is_system_topic, topic_fault
+from hastore.topic import OPERATORS_TOPICS, is_system_topic, topic_fault
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import (
     PERM_READ_WRITE,
@@ -126,7 +126,8 @@ class AdminProcessors:
         self._check_master()
         fields = request.ext_fields
         topic = required_text_field(fields, "topic")
-        self._check_is_users(topic, "made or changed")
+        if topic not in OPERATORS_TOPICS:
+            self._check_is_users(topic, "made or changed")
         config = new_topic_config(
             topic,
             read_queue_nums=integer_field(fields, "readQueueNums"),

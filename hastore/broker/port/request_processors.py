@@ -40,7 +40,13 @@ from hastore.broker.puts.send_message_processor import SendMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.turns import Turns
-from hastore.errors import HastoreError, ProtocolError, QuotaUsedUpError, RequestFailedError
+from hastore.errors import (
+    DiskError,
+    HastoreError,
+    ProtocolError,
+    QuotaUsedUpError,
+    RequestFailedError,
+)
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.liberal_json import TURN_SIZE
@@ -364,7 +370,10 @@ class RequestProcessors:
         status = self.target.status()
         now_ms = self.env.wall_clock.now_ms()
         store = self.target.message_store
-        first_ms = await self._cold_reader.run(store.commit_log, store.earliest_time_steps())
+        try:
+            first_ms = await self._cold_reader.run(store.commit_log, store.earliest_time_steps())
+        except DiskError:
+            first_ms = -1  # as of an empty log: a slave asks this, too, and needs the answer
         table = runtime_info(
             status, now_ms, self.stats, now=trio.current_time(), earliest_store_ms=first_ms
         )

@@ -17,7 +17,8 @@ IN_SYNC_REPLICAS_NOT_ENOUGH not stored: the SyncStateSet has fewer than min_in_s
 CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms
 OS_PAGE_CACHE_BUSY          not stored: too many puts wait for the next file, or for too long
 MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
-PROPERTIES_SIZE_EXCEEDED    not stored: more than 32767 bytes of properties, with CLUSTER
+PROPERTIES_SIZE_EXCEEDED    not stored: more than 32767 bytes of properties; of what clients send,
+                            with CLUSTER
 UNKNOWN_ERROR               the disk failed: it is not known whether the message is stored
 ==========================  =====================================================================
 
@@ -77,7 +78,7 @@ _REFUSED: Final = {
     ),
     AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED: (
         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
-        "the properties, with CLUSTER, are larger than 32767 bytes",
+        "the properties, with CLUSTER of the client port, are larger than 32767 bytes",
     ),
     AppendMessageStatus.UNKNOWN_ERROR: (PutMessageStatus.UNKNOWN_ERROR, "the append failed"),
 }
