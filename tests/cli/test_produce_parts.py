@@ -192,7 +192,10 @@ async def test_lines_that_are_there_are_sent_in_batches(rate, autojump_clock):
     numbers = [int(by_key[one.unique_key].body[8:18]) for one in listed]
     assert numbers == list(range(400))
     assert [int(message.body[8:18]) for message in target.messages] == list(range(400))
-    assert Counter(one.queue_id for one in listed) == dict.fromkeys(range(4), 100)
+    counts = Counter(one.queue_id for one in listed)
+    assert counts.keys() == set(range(4))
+    # The node takes the next queue for each request, and with a rate requests differ in size.
+    assert max(counts.values()) - min(counts.values()) <= (0 if rate is None else 40)
 
 
 async def test_a_signal_keeps_sent_messages_in_the_list(monkeypatch):

@@ -182,8 +182,10 @@ class TopicConfigManager:
         """Whether there is room for another topic; forget some that are not used if need be."""
         if len(self.topics) < self.topics_max:
             return True
+        if not self._auto_created:
+            return False
         now = trio.current_time()
-        if not self._auto_created or now - self._looked_at_all < _LOOK_AGAIN_S:
+        if now - self._looked_at_all < _LOOK_AGAIN_S:
             return False
         self._made_at = {
             name: made for name, made in self._made_at.items() if now - made < FORGOTTEN_AFTER_S

@@ -19,6 +19,7 @@ def records_of(
     for number, message in enumerate(messages):
         queues = table.find(message.topic)
         assert queues is not None
+        table.topics[message.topic] = queues
         queue_offset = queues.next_offsets.get(message.queue_id, 5)
         queues.next_offsets[message.queue_id] = queue_offset + 1
         end = start + len(records)
