@@ -253,8 +253,7 @@ def _check(message: Message) -> None:
     properties = message.properties or {}
     if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() != "true":
         return
-    level = properties.get(PROPERTY_DELAY_TIME_LEVEL, "")
-    has_delay = level.isascii() and level.isdecimal() and int(level[:10]) > 0
+    has_delay = parse_level(properties.get(PROPERTY_DELAY_TIME_LEVEL)) > 0
     if message.reconsume_times == 0 or not has_delay:
         msg = "this broker does not take transactional messages"
         raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
