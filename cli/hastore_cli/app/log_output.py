@@ -193,7 +193,7 @@ def _escaped_value(value: Any, keep: str = "") -> Any:
 
 
 def _for_people(_logger: object, _name: str, event: EventDict) -> EventDict:
-    """Shorten the time to that of the day, and put the part before the pairs."""
+    """Show only the time of day, and put the part before the pairs."""
     timestamp = str(event.pop("timestamp", ""))
     event["timestamp"] = timestamp[11:23]  # HH:MM:SS.mmm of an ISO time (UTC)
     if "part" in event:
